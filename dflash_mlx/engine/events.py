@@ -1,0 +1,101 @@
+"""What a generation reports: one event a round, and the statistics that go with it.
+
+The definitions, used everywhere:
+
+* a **round** is one verification pass of a generation that drafts; plain decoding has none, and
+  the token that prefill yields belongs to none;
+* **accepted** is the number of drafts that a round kept; drafts beyond a stop do not count;
+* **acceptance length** is `mean(accepted) + 1` over the rounds;
+* **tokens per second** is `(generated - 1) / decode_seconds`: the first token is prefill's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What really ran, for the statistics: never what was merely asked for."""
+
+    model: str
+    draft_model: str | None
+    target_dtype: str
+    draft_dtype: str | None
+    device: str
+    blas: str
+    compiled: bool
+    exact: bool
+    block_size: int
+    kernels: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Stats:
+    """Counts and times of one generation, complete at every event."""
+
+    configuration: Configuration
+    seed: int
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    generated_tokens: int = 0
+    accepted: list[int] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    model_seconds: float = 0.0
+    peak_memory: int = 0
+
+    @property
+    def rounds(self) -> int:
+        """How many verification passes took drafts from a drafter."""
+        return len(self.accepted)
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Mean accepted drafts + 1 over the rounds; None where there was no round."""
+        return sum(self.accepted) / len(self.accepted) + 1 if self.accepted else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens after the first, over the seconds after the first; None for a single token."""
+        if self.generated_tokens < 2 or self.decode_seconds <= 0:
+            return None
+        return (self.generated_tokens - 1) / self.decode_seconds
+
+    @property
+    def acceptance_by_position(self) -> list[float]:
+        """Share of the rounds drafting at least k tokens that accepted k, for k = 1, 2, ..."""
+        return [
+            sum(a >= k for a in self.accepted) / sum(d >= k for d in self.drafted)
+            for k in range(1, max(self.drafted, default=0) + 1)
+        ]
+
+
+@dataclass(frozen=True)
+class Event:
+    """What one round (or, first, prefill) added.
+
+    `text` is answer text and `thinking` reasoning text, each ready to print: the pieces of a
+    generation joined are its whole text. `accepted` is None for prefill's token and for plain
+    decoding. `finish_reason` is `"stop"`, `"length"` or None while the generation goes on.
+    """
+
+    text: str
+    thinking: str
+    tokens: list[int]
+    accepted: int | None
+    finish_reason: str | None
+    stats: Stats
+
+
+@dataclass(frozen=True)
+class Result:
+    """A whole generation. `text` is the answer; `thinking` what a reasoning model thought."""
+
+    text: str
+    thinking: str
+    tokens: list[int]
+    finish_reason: str
+    stats: Stats
