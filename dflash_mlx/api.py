@@ -1,0 +1,126 @@
+"""The public functions. Nothing here imports MLX before the machine is prepared for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .backend import prepare
+from .engine.events import Event, Result
+from .engine.options import Options, Processor
+
+if TYPE_CHECKING:
+    from .engine.context import Progress
+    from .hub.embedded import SetupProgress
+    from .pair import Pair
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+"""A raw text, token ids, or messages (`{"role": ..., "content": ...}`) for the chat template."""
+
+
+def load(
+    model: str | Path | None = None,
+    draft_model: str | Path | None = "auto",
+    *,
+    dtype: str | None = None,
+    exact: bool = False,
+    progress: SetupProgress | None = None,
+) -> Pair:
+    """Load a pair.
+
+    model: a local MLX folder, a hub repository, or None for the embedded `smollm2-135m`.
+    draft_model: likewise; "auto" finds the model's known drafter, None loads none (plain decoding).
+    dtype: of activations and float weights: "float32", "bfloat16" or "float16"; None suits the
+    machine. exact: only run where k rows give the same bits as k single rows.
+    progress: told how a first set-up of the embedded pair goes.
+
+    Raises DFlashError where a file is missing or broken, or the two do not belong together.
+    """
+    backend = prepare(exact=exact)
+    from .hub.resolve import resolve_pair
+    from .pair import load_pair
+
+    return load_pair(resolve_pair(model, draft_model, progress), dtype, backend)
+
+
+def stream_generate(
+    pair: Pair,
+    prompt: Prompt,
+    *,
+    max_tokens: int | None = None,
+    stop: Sequence[str] = (),
+    seed: int | None = None,
+    block_size: int | None = None,
+    draft: bool = True,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    top_k: int | None = None,
+    repetition_penalty: float | None = None,
+    repetition_context_size: int | None = None,
+    presence_penalty: float | None = None,
+    presence_context_size: int | None = None,
+    frequency_penalty: float | None = None,
+    frequency_context_size: int | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    logits_processors: Sequence[Processor] = (),
+    progress: Progress | None = None,
+) -> Iterator[Event]:
+    """Continue `prompt`: one event for prefill's token, then one a round.
+
+    A string is a raw prompt; messages go through the chat template. Sampling arguments left None
+    take the pair's defaults, else greedy. `max_tokens` None means to the context's end;
+    `block_size` None the drafter's own. `logits_processors` are called as
+    `(tokens so far, logits [V]) -> logits [V]`, once for every emitted token. `progress` is told
+    (done, total) of prefill.
+    """
+    from .engine.generation import stream
+
+    given = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "min_p": min_p,
+        "top_k": top_k,
+        "repetition_penalty": repetition_penalty,
+        "repetition_context_size": repetition_context_size,
+        "presence_penalty": presence_penalty,
+        "presence_context_size": presence_context_size,
+        "frequency_penalty": frequency_penalty,
+        "frequency_context_size": frequency_context_size,
+        "logit_bias": logit_bias,
+    }
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options = Options(
+        sampling=replace(pair.defaults, **chosen),
+        max_tokens=max_tokens,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        seed=seed,
+        block_size=block_size,
+        draft=draft,
+        processors=tuple(logits_processors),
+    )
+    return stream(pair, pair.context(), encode(pair, prompt), options, progress=progress)
+
+
+def generate(pair: Pair, prompt: Prompt, **arguments: Any) -> Result:
+    """Like `stream_generate`, with the same arguments, but wait for the whole."""
+    text: list[str] = []
+    thinking: list[str] = []
+    tokens: list[int] = []
+    for event in stream_generate(pair, prompt, **arguments):
+        text.append(event.text)
+        thinking.append(event.thinking)
+        tokens.extend(event.tokens)
+    reason = event.finish_reason or "stop"
+    return Result("".join(text), "".join(thinking), tokens, reason, event.stats)
+
+
+def encode(pair: Pair, prompt: Prompt) -> list[int]:
+    """Token ids of a prompt of any of its three forms."""
+    if isinstance(prompt, str):
+        return pair.encode_text(prompt)
+    if all(isinstance(item, int) for item in prompt):
+        return [item for item in prompt if isinstance(item, int)]
+    return pair.encode_messages([dict(item) for item in prompt if isinstance(item, Mapping)])

@@ -1,0 +1,83 @@
+"""The decode loop: draft a block, verify it, accept a prefix, commit. The page that explains DFlash.
+
+Plain decoding is the same loop with blocks of one row. The target's choice at a position is one
+pure function (see `sampling`), so the tokens are the same for any drafts and any block size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from .context import Context
+from .sampling import Chooser
+
+Cut = Callable[[list[int]], tuple[int, bool]]
+"""Told the tokens of a round: how many of them to emit (at least one), and whether to stop."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one pass of the target emitted, and how many of its tokens were drafts."""
+
+    tokens: list[int]
+    drafted: int
+    accepted: int
+
+
+def decode(
+    context: Context, anchor: int, block_size: int, limit: int, chooser: Chooser, cut: Cut
+) -> Iterator[Step]:
+    """Emit up to `limit` tokens after `anchor`, the last token, which no cache holds yet.
+
+    The first pass has one row and no drafts: its token is prefill's. Each round after it drafts
+    `block_size - 1` tokens, or fewer where fewer are still wanted. Between steps the caches hold
+    all tokens but the last, so a closed generator or an exception leaves the context usable.
+    """
+    drafting = context.drafting if block_size > 1 else None
+    drafts = mx.zeros([0], mx.int32)
+    emitted, done = 0, False
+    while not done:
+        with context.target.round(context.cache) as turn:
+            block = mx.concatenate([mx.array([anchor], mx.int32), drafts])
+            logits, taps = context.target.forward(block[None], context.cache)
+            tokens = verify(logits[0], [*context.tokens, anchor], drafts, chooser)
+            matched = len(tokens) - 1
+            kept, done = cut(tokens)
+            turn.commit(kept)
+        del tokens[kept:]
+        if drafting is not None and taps is not None:
+            drafting.extend(taps[:, :kept])
+        step = Step(tokens, drafts.size, min(matched, kept))
+        context.tokens.extend([anchor, *tokens[:-1]])
+        anchor = tokens[-1]
+        emitted += kept
+        done = done or emitted >= limit
+        if drafting is not None:
+            # Queued here, the next draft is computed while the caller prints this step.
+            rows = 1 if done else min(block_size, limit - emitted)
+            drafts = drafting.propose([*context.tokens, anchor], rows, chooser)
+            mx.async_eval(drafts, drafting.arrays)
+        yield step
+
+
+def verify(
+    logits: mx.array, history: Sequence[int], drafts: mx.array, chooser: Chooser
+) -> list[int]:
+    """The tokens that a verified block yields: the drafts that are right, and one more choice.
+
+    logits: [L, V] of `[anchor, drafts]`; drafts: [L-1]. Draft j is right iff it equals the
+    target's choice at its position. Reads from the device once; with processors, which run on the
+    host, once a token.
+    """
+    if chooser.processors:
+        return chooser.walk(logits, history, drafts.tolist())
+    choices = chooser.choose(logits, history, drafts)
+    both: list[int] = mx.concatenate([drafts, choices]).tolist()
+    guesses, chosen = both[: drafts.size], both[drafts.size :]
+    accepted = 0
+    while accepted < len(guesses) and guesses[accepted] == chosen[accepted]:
+        accepted += 1
+    return chosen[: accepted + 1]

@@ -1,0 +1,109 @@
+"""One generation: reuse, prefill, rounds, text and statistics, as a stream of events."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+from ..errors import DFlashError
+from .context import Context, Progress
+from .decode import Step, decode
+from .events import Event, Stats
+from .noise import stream_key
+from .options import Options
+from .output import Output
+from .sampling import Chooser
+from .thinking import ThinkingSplitter, opened_by_prompt
+
+if TYPE_CHECKING:
+    from ..pair import Pair
+
+_TAIL = 32
+"""Prompt tokens to look at for an opening thinking tag: templates put it at the very end."""
+
+
+def stream(
+    pair: Pair,
+    context: Context,
+    prompt: Sequence[int],
+    options: Options,
+    *,
+    turn: int = 0,
+    retry: int = 0,
+    progress: Progress | None = None,
+) -> Iterator[Event]:
+    """Continue `prompt` (token ids, the whole conversation): one event a pass of the target.
+
+    What `context` already stands for is not forwarded again. Raises DFlashError at once where the
+    prompt does not fit the model's context.
+    """
+    limit = _token_limit(pair, len(prompt), options.max_tokens)
+    block_size = pair.block_size(options)
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    chooser = Chooser(options.sampling, stream_key(seed, turn, retry), options.processors)
+    opened = opened_by_prompt(pair.tokenizer.decode(prompt[-_TAIL:]))
+    output = Output(pair.token_bytes, pair.stop_tokens, options.stop, ThinkingSplitter(opened))
+    configuration = replace(pair.configuration, block_size=block_size)
+    stats = Stats(configuration, seed, prompt_tokens=len(prompt))
+    return _events(context, prompt, block_size, limit, chooser, output, stats, progress)
+
+
+def _events(
+    context: Context,
+    prompt: Sequence[int],
+    block_size: int,
+    limit: int,
+    chooser: Chooser,
+    output: Output,
+    stats: Stats,
+    progress: Progress | None,
+) -> Iterator[Event]:
+    begin = time.perf_counter()
+    mx.reset_peak_memory()
+    draft = block_size > 1
+    stats.reused_tokens = context.reuse(prompt, draft)
+    context.prefill(prompt[stats.reused_tokens : -1], draft, progress)
+    first = 0.0
+    for step in decode(context, prompt[-1], block_size, limit, chooser, output.take):
+        now = time.perf_counter()
+        if stats.generated_tokens == 0:
+            first, stats.prefill_seconds = now, now - begin
+        stats.decode_seconds = now - first
+        reason = _count(stats, step, output.stopped, limit, draft)
+        if reason is not None:
+            output.finish()
+        text, thinking = output.drain()
+        accepted = step.accepted if step.drafted else None
+        yield Event(text, thinking, step.tokens, accepted, reason, stats)
+
+
+def _count(stats: Stats, step: Step, stopped: bool, limit: int, draft: bool) -> str | None:
+    """Add a step to the statistics; the finish reason if it was the last."""
+    if draft and stats.generated_tokens > 0:
+        stats.accepted.append(step.accepted)
+        stats.drafted.append(step.drafted)
+    stats.generated_tokens += len(step.tokens)
+    stats.peak_memory = mx.get_peak_memory()
+    if stopped:
+        return "stop"
+    return "length" if stats.generated_tokens >= limit else None
+
+
+def _token_limit(pair: Pair, prompt_tokens: int, max_tokens: int | None) -> int:
+    """How many tokens may follow the prompt: `max_tokens`, and never past the model's context."""
+    if prompt_tokens == 0:
+        raise DFlashError("The prompt is empty: give at least one token.")
+    context_limit = pair.target.context_limit
+    room = sys.maxsize if context_limit is None else context_limit - prompt_tokens
+    if room < 1:
+        raise DFlashError(
+            f"The prompt has {prompt_tokens} tokens and the model's context holds {context_limit}:"
+            " shorten the prompt or start a new conversation."
+        )
+    return room if max_tokens is None else min(max_tokens, room)

@@ -1,0 +1,182 @@
+"""A pair: a target, its drafter and its tokenizer, loaded and checked to belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from .backend import Backend
+from .drafter import Drafter, load_drafter
+from .engine.context import Context
+from .engine.drafting import BlockDrafting
+from .engine.events import Configuration
+from .engine.options import Options, Sampling
+from .engine.session import Session
+from .engine.stops import stop_token_ids
+from .engine.text import TokenBytes
+from .engine.thinking import CLOSE_TAG, OPEN_TAG
+from .errors import DFlashError, UsageError
+from .hub.resolve import PairFolders
+from .target.load import DTYPES, load_pair_tokenizer, load_target, read_json
+from .target.model import Target
+
+KERNELS = "stock MLX"
+
+
+@dataclass
+class Pair:
+    """A target and its drafter (None: plain decoding), ready to generate.
+
+    `defaults` is how the pair samples where the caller does not say; `refusal` why it does not
+    draft although a drafter was there, as a sentence.
+    """
+
+    target: Target
+    drafter: Drafter | None
+    tokenizer: TokenizerWrapper
+    stop_tokens: frozenset[int]
+    configuration: Configuration
+    defaults: Sampling = field(default_factory=Sampling)
+
+    def __post_init__(self) -> None:
+        self.token_bytes = TokenBytes(self.tokenizer, shown=(OPEN_TAG, CLOSE_TAG))
+
+    def session(self, system: str | None = None, options: Options | None = None) -> Session:
+        """Begin a conversation; without `options` it samples by the pair's defaults."""
+        return Session(self, options or Options(sampling=self.defaults), system)
+
+    def context(self) -> Context:
+        """Fresh caches for one conversation."""
+        drafting = BlockDrafting(self.target, self.drafter) if self.drafter else None
+        slow = self.configuration.blas == "reference"
+        chunk = 512 if self.configuration.device == "metal" else 8 if slow else 64
+        return Context(self.target, drafting, chunk)
+
+    def block_size(self, options: Options) -> int:
+        """Rows of a block under `options`: 1 is plain decoding. Raises UsageError if too many."""
+        if not options.draft or self.drafter is None:
+            return 1
+        trained = self.drafter.config.block_size
+        if options.block_size is not None and options.block_size > trained:
+            raise UsageError(
+                f"block_size {options.block_size} is more than the {trained} rows that this drafter"
+                f" was trained for: choose 1 to {trained}."
+            )
+        return options.block_size or trained
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a raw prompt, with the tokenizer's own beginning-of-text if it has one."""
+        bos = self.tokenizer.bos_token
+        special = bos is None or not text.startswith(bos)
+        return list(self.tokenizer.encode(text, add_special_tokens=special))
+
+    def encode_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a conversation by the model's chat template, up to where a reply begins."""
+        if not self.tokenizer.has_chat_template:
+            raise UsageError(
+                "This model has no chat template (it is a base model): use"
+                " `generate --ignore-chat-template` to continue a raw text."
+            )
+        text = self.tokenizer.apply_chat_template(
+            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+        )
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+
+def load_pair(names: PairFolders, dtype: str | None, backend: Backend) -> Pair:
+    """Load the pair in the folders `names`, in `dtype` or what suits the machine.
+
+    Raises DFlashError where a file is broken, or the two do not belong together.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise UsageError(f"dtype must be one of {', '.join(DTYPES)}; it is {dtype}.")
+    wanted = DTYPES[dtype] if dtype else None
+    model_, config, weights = load_target(names.model_folder, wanted, backend.device)
+    drafter = None
+    if names.draft_folder is not None:
+        drafter = load_drafter(names.draft_folder, wanted or _draft_dtype(backend))
+    target = Target(model_, config, drafter.config.target_layer_ids if drafter else ())
+    tokenizer = load_pair_tokenizer(names.model_folder, config)
+    generation_config = read_json(names.model_folder / "generation_config.json")
+    stop_tokens = stop_token_ids(
+        tokenizer, read_json(names.model_folder / "config.json"), generation_config
+    )
+    if drafter is not None:
+        check_pair(target, drafter, stop_tokens)
+    return Pair(
+        target,
+        drafter,
+        tokenizer,
+        stop_tokens,
+        _configuration(names.model, names.draft_model, target, drafter, weights, backend),
+        default_sampling(generation_config),
+    )
+
+
+def check_pair(target: Target, drafter: Drafter, stop_tokens: frozenset[int] = frozenset()) -> None:
+    """Raise DFlashError unless the drafter was made for this target, by shapes and counts."""
+    config = drafter.config
+    for what, of_drafter, of_target in (
+        ("hidden size", config.hidden_size, target.hidden_size),
+        ("number of target layers", config.num_target_layers, target.num_layers),
+    ):
+        if of_drafter is not None and of_drafter != of_target:
+            raise DFlashError(
+                f"Drafter and target are not a pair: the drafter was made for a {what} of"
+                f" {of_drafter}, the target's is {of_target}. Choose another --draft-model, or"
+                " --no-draft."
+            )
+    if config.vocab_size > target.vocab_rows:
+        raise DFlashError(
+            f"Drafter and target are not a pair: the drafter's vocabulary has {config.vocab_size}"
+            f" tokens, the target's {target.vocab_rows}. Choose another --draft-model, or --no-draft."
+        )
+    if config.mask_token_id >= target.vocab_rows or config.mask_token_id in stop_tokens:
+        raise DFlashError(
+            f"The drafter's mask token {config.mask_token_id} is not usable with this target (its"
+            f" table has {target.vocab_rows} rows, and a mask must not end the text): not a pair."
+        )
+    if reason := target.rollback_refusal():
+        raise DFlashError(f"This target cannot draft: {reason}. Use --no-draft.")
+
+
+def default_sampling(generation_config: Mapping[str, Any]) -> Sampling:
+    """How the model's `generation_config.json` wants it sampled; greedy where it does not say."""
+    if generation_config.get("do_sample") is False or "temperature" not in generation_config:
+        return Sampling()
+    known = ("temperature", "top_p", "min_p", "top_k", "repetition_penalty")
+    given = {name: generation_config[name] for name in known if generation_config.get(name)}
+    return Sampling(**given)
+
+
+def _draft_dtype(backend: Backend) -> mx.Dtype | None:
+    return mx.float32 if backend.device == "cpu" else None
+
+
+def _configuration(
+    model: str,
+    draft_model: str | None,
+    target: Target,
+    drafter: Drafter | None,
+    weights: str,
+    backend: Backend,
+) -> Configuration:
+    name = str(target.dtype).removeprefix("mlx.core.")
+    draft_name = str(drafter.norm.weight.dtype).removeprefix("mlx.core.") if drafter else None
+    return Configuration(
+        model=model,
+        draft_model=draft_model if drafter else None,
+        target_dtype=f"{name} ({weights})" if weights else name,
+        draft_dtype=draft_name,
+        device=backend.device,
+        blas=backend.blas,
+        compiled=backend.compiled,
+        exact=backend.exact,
+        block_size=drafter.config.block_size if drafter else 1,
+        kernels=KERNELS,
+        notes=backend.notes,
+    )

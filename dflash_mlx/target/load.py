@@ -1,0 +1,88 @@
+"""Load a target and its tokenizer with mlx-lm, in the dtype that suits this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
+
+from ..errors import DFlashError
+
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+_MEMORY_SHARE = 0.6
+"""Share of the machine's memory that weights dequantized for a CPU may take."""
+
+
+def load_target(folder: Path, dtype: mx.Dtype | None, device: str) -> tuple[nn.Module, dict, str]:
+    """The mlx-lm model in `folder`, its config, and a word on its weights for the statistics.
+
+    Without a `dtype`, a CPU computes in float32 (with quantized weights dequantized once, as far
+    as memory allows: MLX's quantized matmul on a CPU is slow and linear in rows), and a GPU in the
+    checkpoint's own type. Code in a checkpoint is never run. Raises DFlashError.
+    """
+    try:
+        model, config = load_model(folder, lazy=True)
+    except (ValueError, KeyError, TypeError, RuntimeError, FileNotFoundError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise DFlashError(f"{folder} cannot be loaded as a model: {reason}") from error
+    if dtype is None and device == "cpu":
+        dtype = mx.float32
+    if dtype is not None:
+        model.set_dtype(dtype)
+    bits = _bits(model)
+    if device == "cpu" and bits and _fits_dequantized(model):
+        model = dequantize_model(model)
+        weights = f"{bits}-bit weights, dequantized"
+    else:
+        weights = f"{bits}-bit weights" if bits else ""
+    mx.eval(model.parameters())
+    return model, config, weights
+
+
+def load_pair_tokenizer(folder: Path, config: dict[str, Any]) -> TokenizerWrapper:
+    """The tokenizer in `folder`, with every end-of-text id that the config names. No code is run."""
+    eos = config.get("eos_token_id")
+    try:
+        return load_tokenizer(
+            folder,
+            {"trust_remote_code": False},
+            eos_token_ids=[eos] if isinstance(eos, int) else eos,
+        )
+    except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise DFlashError(f"The tokenizer in {folder} cannot be loaded: {reason}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty where there is no file. Raises DFlashError if broken."""
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DFlashError(f"{path} is not valid JSON ({error}): fetch the model again.") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _bits(model: nn.Module) -> str:
+    """The widths of quantized weights, such as "4" or "4/8"; empty where none is quantized."""
+    widths = {module.bits for _, module in model.named_modules() if hasattr(module, "bits")}
+    return "/".join(str(width) for width in sorted(widths))
+
+
+def _fits_dequantized(model: nn.Module) -> bool:
+    """Whether the weights, as 4-byte floats, take a bearable share of this machine's memory."""
+    weights = 0
+    for _, module in model.named_modules():
+        packed = module.get("weight") if hasattr(module, "bits") else None
+        weights += packed.size * 32 // module.bits if packed is not None else 0
+    rest = sum(array.size for _, array in tree_flatten(model.parameters()))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 4 * (weights + rest) < _MEMORY_SHARE * memory
