@@ -1,0 +1,182 @@
+"""Reads a drafter's folder: `config.json` and safetensors, strictly and without running code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from ..errors import DFlashError
+from .config import read_config
+from .model import Drafter
+from .packaging import check_packaging
+
+DTYPES = {"F32": mx.float32, "BF16": mx.bfloat16, "F16": mx.float16}
+PACKED = "U32"
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What a safetensors header says of one tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def load_drafter(folder: str | Path, dtype: mx.Dtype | None = None) -> Drafter:
+    """The drafter in a local folder, all of it or a `DFlashError` that says what is wrong.
+
+    `dtype` (float32, bfloat16 or float16; default: as `fc` is stored) becomes the type of every
+    float, scales and biases of quantized layers included.
+    """
+    folder = Path(folder)
+    raw = read_json(folder / "config.json")
+    files = weight_files(folder)
+    infos: dict[str, TensorInfo] = {}
+    for file in files:
+        infos.update(read_header(file))
+    check_packaging(raw, infos, folder)
+    drafter = Drafter(read_config(raw, _unquantized_shapes(raw, infos)))
+    _quantize(drafter, raw, infos)
+    _check_tensors(drafter, infos, folder)
+    dtype = dtype or DTYPES[infos["fc.scales" if "fc.scales" in infos else "fc.weight"].dtype]
+    weights = [
+        (name, array if infos[name].dtype == PACKED else array.astype(dtype))
+        for file in files
+        for name, array in cast(dict[str, mx.array], mx.load(str(file))).items()
+    ]
+    drafter.load_weights(weights)
+    mx.eval(drafter.parameters())
+    return drafter
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`."""
+    if not path.parent.is_dir():
+        raise DFlashError(f"There is no drafter folder {path.parent}.")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DFlashError(
+            f"{path.parent} has no {path.name}: it is not a drafter's folder."
+        ) from None
+    except ValueError:
+        raise DFlashError(f"{path} is damaged: it does not hold JSON; fetch it again.") from None
+    if not isinstance(value, dict):
+        raise DFlashError(f"{path} does not hold a JSON object; fetch it again.")
+    return value
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors of a folder: those that its index names, else all."""
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        names = sorted(set(read_json(index).get("weight_map", {}).values()))
+        files = [folder / Path(name).name for name in names]
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    missing = [file.name for file in files if not file.exists()]
+    if missing:
+        raise DFlashError(f"{folder} lacks {', '.join(missing)}, which its index names.")
+    if not files:
+        raise DFlashError(f"{folder} has no model.safetensors; other weight formats are not read.")
+    return files
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """The header of a safetensors file, after checking that all of its data is there."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = int.from_bytes(start, "little")
+        if start == b"version ":
+            raise DFlashError(f"{path} is a Git LFS pointer, not weights: run `git lfs pull`.")
+        try:
+            if not 0 < length <= size - 8:
+                raise ValueError("the header reaches beyond the file")
+            header = json.loads(file.read(length))
+            header.pop("__metadata__", None)
+            infos = {
+                name: TensorInfo(entry["dtype"], tuple(entry["shape"]))
+                for name, entry in header.items()
+            }
+            end = 8 + length + max(entry["data_offsets"][1] for entry in header.values())
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise DFlashError(f"{path} is damaged or cut short; fetch it again.") from None
+    if size < end:
+        raise DFlashError(f"{path} is cut short at {size:,} of {end:,} bytes; fetch it again.")
+    return infos
+
+
+def _unquantized_shapes(
+    raw: Mapping[str, Any], infos: Mapping[str, TensorInfo]
+) -> dict[str, tuple[int, ...]]:
+    shapes = {name: info.shape for name, info in infos.items()}
+    if "fc.scales" in shapes:
+        quantization = raw.get("quantization") or {}
+        own = quantization.get("fc")
+        group = (own if isinstance(own, dict) else quantization).get("group_size", 64)
+        rows, groups = shapes["fc.scales"]
+        shapes["fc.weight"] = (rows, groups * group)
+    return shapes
+
+
+def _quantize(drafter: Drafter, raw: Mapping[str, Any], infos: Mapping[str, TensorInfo]) -> None:
+    """Turn into quantized modules those that the checkpoint holds as such.
+
+    MLX's `quantization` key gives `group_size`, `bits` and `mode` for all, and by a module's path
+    for one.
+    """
+    quantization = raw.get("quantization")
+    if quantization is None:
+        if "quantization_config" in raw:
+            method = raw["quantization_config"].get("quant_method", "unknown")
+            raise DFlashError(
+                f"The drafter is quantized by '{method}', which MLX cannot read: convert the "
+                "unquantized drafter."
+            )
+        return
+
+    def settings(path: str, module: nn.Module) -> bool | dict[str, Any]:
+        if f"{path}.scales" not in infos:
+            return False
+        own = quantization.get(path)
+        return own if isinstance(own, dict) else True
+
+    nn.quantize(
+        drafter,
+        group_size=quantization.get("group_size", 64),
+        bits=quantization.get("bits", 4),
+        mode=quantization.get("mode", "affine"),
+        class_predicate=settings,
+    )
+
+
+def _check_tensors(drafter: Drafter, infos: Mapping[str, TensorInfo], folder: Path) -> None:
+    """Refuse by name what is missing, unexpected, or of another shape or type than the model's."""
+    parameters = cast(dict[str, mx.array], tree_flatten(drafter.parameters(), destination={}))
+    wanted = {name: array.shape for name, array in parameters.items()}
+    faults = {
+        "lacks": [name for name in wanted if name not in infos],
+        "has unexpected": [name for name in infos if name not in wanted],
+    }
+    for what, names in faults.items():
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise DFlashError(
+                f"The drafter in {folder} {what} tensors: {', '.join(sorted(names)[:3])}{more}."
+            )
+    for name, info in infos.items():
+        if info.shape != wanted[name]:
+            raise DFlashError(
+                f"The drafter's {name} is {list(info.shape)}, but must be {list(wanted[name])}."
+            )
+        packed = name.endswith(".weight") and name.removesuffix("weight") + "scales" in infos
+        if info.dtype not in ([PACKED] if packed else DTYPES):
+            raise DFlashError(f"The drafter's {name} is stored as {info.dtype}, which is not read.")
