@@ -27,7 +27,8 @@ TOO_LATE = (
     "drafting is slower than --no-draft here; MLX was imported before OpenBLAS could be loaded, "
     "so import dflash_mlx first"
 )
-NO_COMPILER = "mx.compile is off, since there is no working g++; with one, decoding is a little faster"
+NO_COMPILER = "mx.compile is off: it needs g++ (install g++)"
+NO_FOLDER = "mx.compile is off: it cannot write to {folder} (set TMPDIR to a folder of yours)"
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,14 @@ def prepare(*, exact: bool = False) -> Backend:
     blas = _blas_of_mlx(mx) if linux else "accelerate"
     if exact and (problem := exact_problem(device, blas)):
         raise DFlashError(problem)
-    compiled = _ensure_compilation(mx) if device == "cpu" and linux else True
-    notes = []
-    if device == "cpu" and blas == "reference" and not exact:
-        notes.append(TOO_LATE if found else SLOW_BLAS)
-    if not compiled:
-        notes.append(NO_COMPILER)
-    return Backend(device, blas, compiled, exact, tuple(notes))
+    slow = device == "cpu" and blas == "reference" and not exact
+    blas_note = (TOO_LATE if found else SLOW_BLAS) if slow else None
+    compile_note = compile_problem(mx.__version__) if linux and device == "cpu" else None
+    if compile_note:
+        mx.disable_compile()
+    compiled = compile_note is None and "MLX_DISABLE_COMPILE" not in os.environ
+    notes = tuple(note for note in (blas_note, compile_note) if note)
+    return Backend(device, blas, compiled, exact, notes)
 
 
 def this_platform() -> tuple[str, str, bool]:
@@ -114,6 +116,24 @@ def exact_problem(device: str, blas: str) -> str | None:
     return None
 
 
+def compile_problem(mlx_version: str) -> str | None:
+    """One note where MLX on Linux cannot compile its fused CPU kernels; None where it can.
+
+    It does so at run time, with the PATH's `g++`, which it asks for its version first, as this
+    does; into a folder that all users of a machine share and the first of them owns.
+    """
+    try:
+        subprocess.run(["g++", "--version"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return NO_COMPILER
+    temporary = Path(os.environ.get("TMPDIR", "/tmp"))
+    folder = temporary / "mlx" / mlx_version / "cpu"
+    nearest = next((path for path in (folder, *folder.parents) if path.exists()), temporary)
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        return NO_FOLDER.format(folder=folder)
+    return None
+
+
 def _is_translated() -> bool:
     """Whether Rosetta runs this process: an Intel Mac does not know the name and prints nothing."""
     command = ["/usr/sbin/sysctl", "-n", "sysctl.proc_translated"]
@@ -147,22 +167,6 @@ def _device(mx: ModuleType) -> str:
     return "metal" if mx.metal.is_available() else "gpu"
 
 
-def _ensure_compilation(mx: ModuleType) -> bool:
-    """Switch `mx.compile` off where its C++ compiler is missing; whether it is on afterwards.
-
-    MLX compiles fused CPU kernels with the `g++` of the PATH, at run time, and asks for its
-    version first; this asks the same.
-    """
-    if "MLX_DISABLE_COMPILE" in os.environ:
-        return False
-    try:
-        subprocess.run(["g++", "--version"], capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        mx.disable_compile()
-        return False
-    return True
-
-
 class _SymbolInfo(ctypes.Structure):
     """`Dl_info` of dlfcn.h."""
 
@@ -182,9 +186,10 @@ def _blas_of_mlx(mx: ModuleType) -> str:
     """
     libmlx = Path(mx.__file__ or "").parent / "lib" / "libmlx.so"
     for scope in (None, str(libmlx)):
-        symbol = getattr(ctypes.CDLL(scope), "cblas_sgemm", None)
-        if symbol is not None:
-            return _name_of_blas(_file_of(symbol))
+        if scope is None or libmlx.exists():
+            symbol = getattr(ctypes.CDLL(scope), "cblas_sgemm", None)
+            if symbol is not None:
+                return _name_of_blas(_file_of(symbol))
     return "unknown"
 
 

@@ -1,0 +1,140 @@
+"""The command line: one short function a command, and what a person reads when one fails.
+
+Exit codes: 0 done, 1 failure, 2 usage, 130 interrupted. A command's module, and with it MLX, is
+imported when the command runs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeVar
+
+import typer
+
+from ._version import __version__
+from .commands.arguments import ChatArguments, GenerateArguments
+from .errors import DFlashError
+
+INTERRUPTED = 130
+
+Arguments = TypeVar("Arguments")
+
+# Typer's boxes need rich, which alone would double the time of `--help`.
+app = typer.Typer(
+    name="dflash-mlx",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 110},
+)
+
+
+def takes(
+    arguments: type[Arguments],
+) -> Callable[[Callable[[Arguments], None]], Callable[..., None]]:
+    """Give a command the flags that the fields of a dataclass declare, and hand it an instance."""
+
+    def decorate(command: Callable[[Arguments], None]) -> Callable[..., None]:
+        def call(**values: object) -> None:
+            command(arguments(**values))
+
+        call.__name__, call.__doc__ = command.__name__, command.__doc__
+        call.__signature__ = inspect.signature(arguments, eval_str=True)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+@app.callback(invoke_without_command=True)
+def program(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Chat with language models on MLX, faster and losslessly, through DFlash drafters."""
+    if version:
+        print(f"dflash-mlx {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+@takes(ChatArguments)
+def chat(arguments: ChatArguments) -> None:
+    """Talk with a model.
+
+    Ctrl-C stops a reply and keeps its part, Ctrl-D leaves, and /help lists what else there is.
+    """
+    from .commands.chat import run
+
+    run(arguments)
+
+
+@app.command()
+@takes(GenerateArguments)
+def generate(arguments: GenerateArguments) -> None:
+    """Answer one prompt.
+
+    The answer goes to standard output, and all else to standard error. For example:
+
+    dflash-mlx generate --prompt "What is gravity?"
+    """
+    from .commands.generate import run
+
+    run(arguments)
+
+
+def main() -> None:
+    """The `dflash-mlx` program."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the program and return its exit code; each error that is foreseen becomes one line."""
+    try:
+        code = app(arguments, prog_name="dflash-mlx", standalone_mode=False)
+        print(end="", flush=True)  # a full disk shows here, and not while Python shuts down
+        return code or 0
+    except DFlashError as error:
+        return _fail(str(error), error.exit_code)
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else app.info.name
+        message = error.format_message().rstrip(".")
+        return _fail(f"{message}; see `{command} --help`.", error.exit_code)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has seen enough
+        _silence_output()
+        return 1
+    except OSError as error:
+        _silence_output()
+        return _fail(_sentence(error), 1)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+def _silence_output() -> None:
+    """Let Python's own flush at exit succeed, so that it has nothing to complain about."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _sentence(error: OSError) -> str:
+    """What the operating system refused, for a person, with what to do where that is known."""
+    where = f" ({error.filename})" if error.filename else ""
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"The disk is full{where}: free some space and run the command again."
+        case errno.EFBIG:
+            return f"A file would pass the limit on file sizes{where}: raise it (ulimit -f)."
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return f"Permission denied{where}: check who may read and write there."
+        case _:
+            return f"{error.strerror or error}{where}."
