@@ -1,0 +1,153 @@
+"""The statistics: true for what ran, on one line, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dflash_mlx.commands.statsline import format_stats, to_json
+from dflash_mlx.engine.events import Configuration, Result, Stats
+
+CONFIGURATION = Configuration(
+    model="smollm2-135m",
+    draft_model="smollm2-135m-dflash",
+    target_dtype="float32",
+    draft_dtype="float32",
+    device="cpu",
+    blas="openblas",
+    compiled=True,
+    exact=False,
+    block_size=8,
+    kernels="stock MLX",
+    notes=("a note",),
+)
+PLAIN = replace(CONFIGURATION, block_size=1)
+
+
+def stats(
+    configuration: Configuration = CONFIGURATION, accepted: tuple[int, ...] = (3, 0)
+) -> Stats:
+    return Stats(
+        configuration,
+        seed=7,
+        prompt_tokens=41,
+        generated_tokens=6,
+        accepted=list(accepted),
+        drafted=[7] * len(accepted),
+        prefill_seconds=0.421,
+        decode_seconds=0.25,
+        peak_memory=612_345_678,
+    )
+
+
+def test_the_whole_line() -> None:
+    assert format_stats(stats(), "stop") == (
+        "20.0 tokens/s · acceptance length 2.50 over 2 rounds, block 8 · 6 tokens · prompt 41"
+        " · first token after 0.42 s · peak 612 MB · smollm2-135m + smollm2-135m-dflash float32"
+        " · cpu, openblas BLAS, stock MLX · seed 7"
+    )
+
+
+def test_plain_decoding_is_called_so_and_names_no_drafter() -> None:
+    """Whether no drafter is there, or one is and `--no-draft` leaves it out."""
+    for configuration in (PLAIN, replace(CONFIGURATION, draft_model=None)):
+        line = format_stats(stats(configuration, accepted=()), "stop")
+        assert line.startswith("20.0 tokens/s · plain decoding · 6 tokens")
+        assert "smollm2-135m float32" in line
+        assert "acceptance" not in line
+        assert "block" not in line
+        assert "dflash" not in line
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "words"),
+    [("length", "6 tokens, cut off at the limit"), (None, "6 tokens, interrupted")],
+)
+def test_a_reply_that_was_cut_off_says_so(finish_reason: str | None, words: str) -> None:
+    assert f" · {words} · " in format_stats(stats(), finish_reason)
+
+
+def test_what_was_reused_of_the_prompt_is_told() -> None:
+    assert " · prompt 41 (30 reused + 11 new) · " in format_stats(
+        replace(stats(), reused_tokens=30), "stop"
+    )
+
+
+def test_a_single_token_has_no_speed_and_no_round() -> None:
+    one = replace(stats(accepted=()), generated_tokens=1, decode_seconds=0.0)
+    assert format_stats(one, "length").startswith("no round, block 8 · 1 token, cut off")
+
+
+def test_two_dtypes_are_told_apart() -> None:
+    mixed = replace(CONFIGURATION, target_dtype="bfloat16", draft_dtype="float16")
+    assert " · smollm2-135m bfloat16 + smollm2-135m-dflash float16 · " in format_stats(
+        stats(mixed), "stop"
+    )
+
+
+def test_metal_does_not_boast_a_blas() -> None:
+    metal = replace(CONFIGURATION, device="metal", blas="accelerate")
+    assert " · metal, stock MLX · " in format_stats(stats(metal), "stop")
+
+
+def test_exact_and_uncompiled_runs_say_so() -> None:
+    slow = replace(CONFIGURATION, blas="reference", exact=True, compiled=False)
+    assert " · cpu, reference BLAS, stock MLX, not compiled, exact · " in format_stats(
+        stats(slow), "stop"
+    )
+
+
+def test_large_memory_is_told_in_gigabytes() -> None:
+    assert " · peak 12.35 GB · " in format_stats(
+        replace(stats(), peak_memory=12_345_000_000), "stop"
+    )
+
+
+def test_the_line_is_one_line() -> None:
+    assert "\n" not in format_stats(stats(), "stop")
+
+
+def test_json_has_every_figure_and_the_configuration() -> None:
+    result = Result("Hi.", "Hm.", [5, 6, 7, 8, 9, 2], "stop", replace(stats(), reused_tokens=30))
+    assert json.loads(json.dumps(to_json(result))) == {
+        "text": "Hi.",
+        "thinking": "Hm.",
+        "token_ids": [5, 6, 7, 8, 9, 2],
+        "finish_reason": "stop",
+        "prompt_tokens": 41,
+        "reused_tokens": 30,
+        "generated_tokens": 6,
+        "rounds": 2,
+        "accepted": [3, 0],
+        "acceptance_length": 2.5,
+        "acceptance_by_position": [0.5, 0.5, 0.5, 0, 0, 0, 0],
+        "prefill_seconds": 0.421,
+        "decode_seconds": 0.25,
+        "tokens_per_second": 20.0,
+        "peak_memory_bytes": 612_345_678,
+        "seed": 7,
+        "configuration": {
+            "model": "smollm2-135m",
+            "draft_model": "smollm2-135m-dflash",
+            "target_dtype": "float32",
+            "draft_dtype": "float32",
+            "device": "cpu",
+            "blas": "openblas",
+            "compiled": True,
+            "exact": False,
+            "block_size": 8,
+            "kernels": "stock MLX",
+            "notes": ["a note"],
+        },
+    }
+
+
+def test_json_of_plain_decoding_has_no_acceptance() -> None:
+    result = Result("Hi.", "", [5], "length", replace(stats(PLAIN, ()), generated_tokens=1))
+    printed = to_json(result)
+    assert (printed["rounds"], printed["accepted"]) == (0, [])
+    assert printed["acceptance_length"] is None
+    assert printed["acceptance_by_position"] == []
+    assert printed["tokens_per_second"] is None
