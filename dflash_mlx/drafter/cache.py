@@ -8,60 +8,71 @@ these move to the front of a new one, once in `STEP` rows or more.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import mlx.core as mx
 
 STEP = 256
 
 
-class LayerCache:
-    """Keys and values `[B, H_kv, capacity, d]` of one layer, in buffers that only it holds.
+class Buffer(NamedTuple):
+    """Keys and values `[B, H_kv, capacity, d]`; row r stands at position `first + r`."""
 
-    Row `r` stands at absolute position `first + r`. Writing happens in place as long as nobody
-    else holds the arrays while they are evaluated.
+    keys: mx.array
+    values: mx.array
+    first: int
+
+
+class LayerCache:
+    """The rows of one layer, in a buffer that only it holds.
+
+    Writing happens in place as long as nobody else holds the arrays while they are evaluated.
     """
 
     def __init__(self, window: int | None = None):
         self.window = window
-        self.first = 0
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
+        self.buffer: Buffer | None = None
 
     def oldest_visible(self, position: int) -> int:
         """The position of the oldest row that a block starting at `position` sees."""
         return 0 if self.window is None else max(0, position - self.window + 1)
 
-    def reserve(self, position: int, rows: int, like: mx.array) -> tuple[mx.array, mx.array]:
-        """The two buffers, with room for `rows` rows from `position` on.
+    def reserve(self, position: int, rows: int, like: mx.array) -> Buffer:
+        """The buffer, with room for `rows` rows from `position` on.
 
         `like` `[B, H_kv, any, d]` gives shape and dtype. Rows before `position` that a block
-        there can see are kept; where they are moved, `first` changes.
+        there can see are kept. Raises `ValueError` if the batch is not that of earlier rows.
         """
-        if self.keys is None or self.values is None:
-            self.keys, self.values = _blank(like, rows), _blank(like, rows)
-        elif position - self.first + rows > self.keys.shape[2]:
-            oldest = max(self.first, self.oldest_visible(position))
-            kept = slice(oldest - self.first, position - self.first)
-            self.keys, self.values, self.first = (
-                _moved(self.keys, kept, rows),
-                _moved(self.values, kept, rows),
-                oldest,
+        buffer = self.buffer
+        if buffer is None or position < buffer.first:  # empty, or begun again after rewind(0)
+            buffer = Buffer(_blank(like, rows), _blank(like, rows), 0)
+        elif like.shape[0] != buffer.keys.shape[0]:
+            raise ValueError(
+                f"The cache holds {buffer.keys.shape[0]} sequences, not {like.shape[0]}."
             )
-        return self.keys, self.values
+        elif position - buffer.first + rows > buffer.keys.shape[2]:
+            oldest = max(buffer.first, self.oldest_visible(position))
+            kept = slice(oldest - buffer.first, position - buffer.first)
+            buffer = Buffer(
+                _moved(buffer.keys, kept, rows), _moved(buffer.values, kept, rows), oldest
+            )
+        self.buffer = buffer
+        return buffer
 
     def write(self, position: int, keys: mx.array, values: mx.array) -> None:
         """Put rows `[B, H_kv, S, d]` at positions `position .. position + S - 1`."""
-        own_keys, own_values = self.reserve(position, keys.shape[2], like=keys)
-        place = slice(position - self.first, position - self.first + keys.shape[2])
-        own_keys[..., place, :] = keys
-        own_values[..., place, :] = values
+        buffer = self.reserve(position, keys.shape[2], like=keys)
+        place = slice(position - buffer.first, position - buffer.first + keys.shape[2])
+        buffer.keys[..., place, :] = keys
+        buffer.values[..., place, :] = values
 
     def rows(self, length: int) -> tuple[mx.array, mx.array]:
-        """The keys and values that a block at `length` sees, oldest first: copies, for tests."""
-        if self.keys is None or self.values is None:
+        """Copies of the keys and values that a block at `length` sees, oldest first."""
+        if self.buffer is None:
             raise ValueError("The cache is empty.")
-        start, stop = self.oldest_visible(length) - self.first, length - self.first
-        return mx.array(self.keys[..., start:stop, :]), mx.array(self.values[..., start:stop, :])
+        keys, values, first = self.buffer
+        place = slice(self.oldest_visible(length) - first, length - first)
+        return mx.array(keys[..., place, :]), mx.array(values[..., place, :])
 
 
 class DrafterCache:
@@ -82,32 +93,31 @@ class DrafterCache:
         dropped rows which its window would need there (see `rewind_limit`; 0 is always possible).
         """
         if not 0 <= length <= self.length:
-            raise ValueError(f"Cannot rewind a cache of {self.length} rows to {length}.")
-        if length == 0:
-            for layer in self.layers:
-                layer.first = 0
-        elif length < self.rewind_limit:
+            raise ValueError(f"Cannot rewind a context of {self.length} rows to {length}.")
+        if 0 < length < self.rewind_limit:
             raise ValueError(
-                f"Cannot rewind to {length}: a sliding window has moved on, and rows are kept for "
-                f"{self.rewind_limit} or more (or start again from 0)."
+                f"Cannot rewind to {length} rows: a sliding window has moved on, so "
+                f"{self.rewind_limit} is the least, or 0 to begin again."
             )
         self.length = length
 
     @property
     def rewind_limit(self) -> int:
         """The smallest length, apart from 0, that `rewind` can reach."""
-        limits = [
-            layer.first + layer.window - 1
-            for layer in self.layers
-            if layer.window and layer.first > 0
-        ]
-        return min(max(limits, default=0), self.length)
+        return max(
+            (
+                layer.buffer.first + layer.window - 1
+                for layer in self.layers
+                if layer.window and layer.buffer and layer.buffer.first
+            ),
+            default=0,
+        )
 
     @property
     def arrays(self) -> list[mx.array]:
         """All buffers, to be handed to `mx.eval`; not to be kept."""
-        pairs = [array for layer in self.layers for array in (layer.keys, layer.values)]
-        return [array for array in pairs if array is not None]
+        buffers = [layer.buffer for layer in self.layers if layer.buffer]
+        return [array for buffer in buffers for array in (buffer.keys, buffer.values)]
 
     @property
     def nbytes(self) -> int:

@@ -77,8 +77,9 @@ def weight_files(folder: Path) -> list[Path]:
     """The safetensors of a folder: those that its index names, else all."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        names = sorted(set(read_json(index).get("weight_map", {}).values()))
-        files = [folder / Path(name).name for name in names]
+        weight_map = read_json(index).get("weight_map")
+        names = set(weight_map.values()) if isinstance(weight_map, dict) else set()
+        files = sorted(folder / Path(str(name)).name for name in names)
     else:
         files = sorted(folder.glob("*.safetensors"))
     missing = [file.name for file in files if not file.exists()]
@@ -134,9 +135,10 @@ def _quantize(drafter: Drafter, raw: Mapping[str, Any], infos: Mapping[str, Tens
     for one.
     """
     quantization = raw.get("quantization")
-    if quantization is None:
-        if "quantization_config" in raw:
-            method = raw["quantization_config"].get("quant_method", "unknown")
+    if not isinstance(quantization, dict):
+        foreign = raw.get("quantization_config")
+        if foreign:
+            method = foreign.get("quant_method") if isinstance(foreign, dict) else foreign
             raise DFlashError(
                 f"The drafter is quantized by '{method}', which MLX cannot read: convert the "
                 "unquantized drafter."
@@ -149,13 +151,17 @@ def _quantize(drafter: Drafter, raw: Mapping[str, Any], infos: Mapping[str, Tens
         own = quantization.get(path)
         return own if isinstance(own, dict) else True
 
-    nn.quantize(
-        drafter,
-        group_size=quantization.get("group_size", 64),
-        bits=quantization.get("bits", 4),
-        mode=quantization.get("mode", "affine"),
-        class_predicate=settings,
-    )
+    try:
+        nn.quantize(
+            drafter,
+            group_size=quantization.get("group_size", 64),
+            bits=quantization.get("bits", 4),
+            mode=quantization.get("mode", "affine"),
+            class_predicate=settings,
+        )
+    except (ValueError, TypeError) as error:
+        reason = str(error).strip()
+        raise DFlashError(f"The drafter's quantization cannot be read: {reason}") from error
 
 
 def _check_tensors(drafter: Drafter, infos: Mapping[str, TensorInfo], folder: Path) -> None:

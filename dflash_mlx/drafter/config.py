@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DFlashError
-from .rope import RopeConfig
+from .rope import RopeConfig, is_number
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 DEFAULT_BLOCK_SIZE = 16
@@ -149,7 +149,7 @@ def read_config(raw: Mapping[str, Any], shapes: Shapes) -> DrafterConfig:
         layer_types=_layer_types(fields, layers),
         num_target_layers=fields.integer("num_target_layers", default=None),
         sliding_window=fields.integer("sliding_window", default=None),
-        is_causal=fields.value("is_causal", default=None),
+        is_causal=fields.flag("is_causal", default=None),
         attention_bias="layers.0.self_attn.q_proj.bias" in shapes,
         max_position_embeddings=fields.integer("max_position_embeddings", default=None),
         embedding_scale=fields.number("input_embedding_scale", default=1.0),
@@ -169,8 +169,9 @@ class _Fields:
     """Looks a field up in `dflash_config`, then at the top, then in a copied `text_config`."""
 
     def __init__(self, raw: Mapping[str, Any]):
-        own, copied = (raw.get(name) or {} for name in ("dflash_config", "text_config"))
-        self.places: list[Mapping[str, Any]] = [own, raw, copied]
+        self.places: list[Mapping[str, Any]] = [raw]
+        own, copied = self.object("dflash_config"), self.object("text_config")
+        self.places = [own, raw, copied]
 
     def value(self, name: str, default: Any = _REQUIRED) -> Any:
         for place in self.places:
@@ -182,17 +183,29 @@ class _Fields:
             )
         return default
 
+    def object(self, name: str) -> dict[str, Any]:
+        value = self.value(name, default={})
+        if not isinstance(value, Mapping):
+            raise DFlashError(f"The drafter's {name} must be a JSON object; it is {value!r}.")
+        return dict(value)
+
     def integer(self, name: str, default: Any = _REQUIRED) -> Any:
         value = self.value(name, default)
         if value is not default and not _is_integer(value):
             raise DFlashError(f"The drafter's {name} must be a whole number; it is {value!r}.")
         return value
 
-    def number(self, name: str, default: Any = _REQUIRED) -> float:
+    def number(self, name: str, default: Any = _REQUIRED) -> Any:
         value = self.value(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if value is not default and not is_number(value):
             raise DFlashError(f"The drafter's {name} must be a number; it is {value!r}.")
-        return float(value)
+        return value
+
+    def flag(self, name: str, default: bool | None) -> bool | None:
+        value = self.value(name, default)
+        if value is not None and not isinstance(value, bool):
+            raise DFlashError(f"The drafter's {name} must be true or false; it is {value!r}.")
+        return value
 
     def integers(self, name: str, default: Any = _REQUIRED) -> list[int]:
         value = self.value(name, default)
@@ -209,7 +222,10 @@ def _is_integer(value: Any) -> bool:
 def _shape(shapes: Shapes, name: str) -> tuple[int, ...]:
     if name not in shapes:
         raise DFlashError(f"The drafter's weights lack {name}: the checkpoint is incomplete.")
-    return shapes[name]
+    shape = shapes[name]
+    if len(shape) != (1 if "norm" in name else 2) or 0 in shape:
+        raise DFlashError(f"The drafter's {name} has the impossible shape {list(shape)}.")
+    return shape
 
 
 def _count_layers(shapes: Shapes) -> int:
@@ -250,9 +266,11 @@ def _check_dimensions(fields: _Fields, shapes: Shapes, hidden: int, layers: int,
 
 
 def _layer_types(fields: _Fields, layers: int) -> tuple[str, ...]:
-    types = tuple(fields.value("layer_types", default=(FULL,) * layers))
+    types = fields.value("layer_types", default=(FULL,) * layers)
+    if not isinstance(types, list | tuple) or not all(isinstance(name, str) for name in types):
+        raise DFlashError(f"The drafter's layer_types must be a list of names; it is {types!r}.")
     # A copy of the target's config lists the target's layers: harmless if all are of one type.
-    return types[:1] * layers if len(set(types)) == 1 else types
+    return tuple(types[:1]) * layers if len(set(types)) == 1 else tuple(types)
 
 
 def _rope(fields: _Fields) -> RopeConfig:
@@ -261,19 +279,18 @@ def _rope(fields: _Fields) -> RopeConfig:
     `partial_rotary_factor` is left out on purpose: configs copied from Qwen3.5 targets carry the
     target's, while drafters rotate whole heads.
     """
-    nested = dict(fields.value("rope_parameters", fields.value("rope_scaling", {})))
-    if any(isinstance(value, Mapping) for value in nested.values()):
+    scaling = fields.object("rope_parameters") or fields.object("rope_scaling")
+    if any(isinstance(value, Mapping) for value in scaling.values()):
         raise DFlashError(
-            f"The drafter's rope differs by layer type ({', '.join(nested)}), which is not "
+            f"The drafter's rope differs by layer type ({', '.join(scaling)}), which is not "
             "supported."
         )
-    theta = nested.get("rope_theta")
     trained = fields.integer("max_position_embeddings", default=None)
     if trained is not None:
-        nested.setdefault("original_max_position_embeddings", trained)
+        scaling.setdefault("original_max_position_embeddings", trained)
     return RopeConfig(
-        theta=fields.number("rope_theta") if theta is None else float(theta),
-        kind=nested.get("rope_type") or nested.get("type") or "default",
-        scaling=nested,
-        interleaved=fields.value("rope_is_neox_style", default=True) is False,
+        theta=_Fields(scaling).number("rope_theta", default=None) or fields.number("rope_theta"),
+        kind=str(scaling.get("rope_type") or scaling.get("type") or "default"),
+        scaling=scaling,
+        interleaved=fields.flag("rope_is_neox_style", default=True) is False,
     )

@@ -50,10 +50,11 @@ class Attention(nn.Module):
         context = cache.reserve(position, x.shape[1], like=keys)
         mixed = block_attention(
             queries,
-            *context,
+            context.keys,
+            context.values,
             keys,
             values,
-            length=position - cache.first,
+            length=position - context.first,
             scale=self.scale,
             window=self.window,
             causal=self.causal,

@@ -5,13 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import mlx.core as mx
 
 from ..errors import DFlashError
 
-SCALINGS = ("default", "linear", "llama3", "yarn")
+_LENGTH = "original_max_position_embeddings"
+SCALINGS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", _LENGTH),
+    "yarn": ("factor", _LENGTH),
+}
+"""The types of rope scaling that are known, and the numbers that each needs."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +39,18 @@ class RopeConfig:
         if self.kind not in SCALINGS:
             known = ", ".join(SCALINGS)
             raise DFlashError(f"The rope type '{self.kind}' is not supported; known: {known}.")
-        needed = {
-            "linear": ("factor",),
-            "llama3": (
-                "factor",
-                "low_freq_factor",
-                "high_freq_factor",
-                "original_max_position_embeddings",
-            ),
-            "yarn": ("factor", "original_max_position_embeddings"),
-        }
-        for name in needed.get(self.kind, ()):
-            if name not in self.scaling:
-                raise DFlashError(f"The rope scaling of type '{self.kind}' lacks {name}.")
+        for name in ("theta", *SCALINGS[self.kind]):
+            value = self.theta if name == "theta" else self.scaling.get(name)
+            if not is_number(value) or value <= 0:
+                raise DFlashError(
+                    f"The drafter's rope of type '{self.kind}' needs {name} as a number above 0; "
+                    f"it is {value!r}."
+                )
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether `value` is a finite number of JSON; true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class Rope:
@@ -89,7 +95,7 @@ def _llama3(config: RopeConfig, dims: int) -> mx.array:
     """Llama 3.1: long waves are stretched by `factor`, short ones kept, the middle blended."""
     scaling, plain = config.scaling, _wavelengths(config.theta, dims)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    turns = scaling["original_max_position_embeddings"] / (2 * math.pi * plain)
+    turns = scaling[_LENGTH] / (2 * math.pi * plain)
     kept = mx.clip((turns - low) / (high - low), 0, 1)
     return 1 / (kept / plain + (1 - kept) / (scaling["factor"] * plain))
 
@@ -99,7 +105,7 @@ def _yarn(config: RopeConfig, dims: int) -> mx.array:
     scaling, plain = config.scaling, _wavelengths(config.theta, dims)
 
     def pair_turning(times: float) -> float:
-        length = scaling["original_max_position_embeddings"]
+        length = scaling[_LENGTH]
         return dims * math.log(length / (times * 2 * math.pi)) / (2 * math.log(config.theta))
 
     low = pair_turning(scaling.get("beta_fast") or 32)
