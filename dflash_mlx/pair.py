@@ -133,7 +133,8 @@ def check_pair(target: Target, drafter: Drafter, stop_tokens: frozenset[int] = f
     if config.vocab_size > target.vocab_rows:
         raise DFlashError(
             f"Drafter and target are not a pair: the drafter's vocabulary has {config.vocab_size}"
-            f" tokens, the target's {target.vocab_rows}. Choose another --draft-model, or --no-draft."
+            f" tokens, the target's {target.vocab_rows}. Choose another --draft-model, or"
+            " --no-draft."
         )
     if config.mask_token_id >= target.vocab_rows or config.mask_token_id in stop_tokens:
         raise DFlashError(

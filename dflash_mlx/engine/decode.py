@@ -1,13 +1,15 @@
-"""The decode loop: draft a block, verify it, accept a prefix, commit. The page that explains DFlash.
+"""The decode loop: draft a block, verify it, accept a prefix, commit.
 
-Plain decoding is the same loop with blocks of one row. The target's choice at a position is one
-pure function (see `sampling`), so the tokens are the same for any drafts and any block size.
+The page that explains DFlash. Plain decoding is the same loop with blocks of one row. The target's
+choice at a position is one pure function (see `sampling`), so the tokens are the same for any
+drafts and any block size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import mlx.core as mx
 
@@ -73,11 +75,16 @@ def verify(
     host, once a token.
     """
     if chooser.processors:
-        return chooser.walk(logits, history, drafts.tolist())
+        return chooser.walk(logits, history, as_ints(drafts))
     choices = chooser.choose(logits, history, drafts)
-    both: list[int] = mx.concatenate([drafts, choices]).tolist()
+    both = as_ints(mx.concatenate([drafts, choices]))
     guesses, chosen = both[: drafts.size], both[drafts.size :]
     accepted = 0
     while accepted < len(guesses) and guesses[accepted] == chosen[accepted]:
         accepted += 1
     return chosen[: accepted + 1]
+
+
+def as_ints(tokens: mx.array) -> list[int]:
+    """Read a one-dimensional integer array from the device."""
+    return cast("list[int]", tokens.tolist())

@@ -11,7 +11,10 @@ is a polynomial of single float32 operations in a fixed order (the coefficients 
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
+import numpy as np
 
 Key = tuple[int, int]
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -30,11 +33,12 @@ _LOG_COEFFICIENTS = (
 )
 
 
-def threefry(
-    key: tuple[mx.array, mx.array], counter: tuple[mx.array, mx.array]
-) -> tuple[mx.array, mx.array]:
-    """Threefry-2x32-20 of broadcastable uint32 arrays: two words for each key and counter."""
-    keys = (key[0], key[1], key[0] ^ key[1] ^ mx.array(_PARITY, mx.uint32))
+def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Threefry-2x32-20: two words for each key and counter.
+
+    All four are broadcastable uint32 arrays, of NumPy or of MLX; so are the words.
+    """
+    keys = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
     x, y = counter[0] + keys[0], counter[1] + keys[1]
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
@@ -42,16 +46,15 @@ def threefry(
             y = (y << rotation) | (y >> (32 - rotation))
             y = x ^ y
         x = x + keys[(group + 1) % 3]
-        y = y + keys[(group + 2) % 3] + mx.array(group + 1, mx.uint32)
+        y = y + (keys[(group + 2) % 3] + (group + 1))
     return x, y
 
 
 def stream_key(seed: int, turn: int = 0, retry: int = 0) -> Key:
     """The key of one generation: every reply of a conversation, and every retry, has its own."""
-    words = [seed & _WORD, seed >> 32, turn, retry]
-    first, second, third, fourth = (mx.array(word, mx.uint32) for word in words)
-    x, y = threefry((first, second), (third, fourth))
-    return x.item(), y.item()
+    low, high, turns, retries = np.array([[seed & _WORD], [seed >> 32], [turn], [retry]], np.uint32)
+    x, y = threefry((low, high), (turns, retries))
+    return int(x[0]), int(y[0])
 
 
 def _log(x: mx.array) -> mx.array:
@@ -78,10 +81,10 @@ def gumbel(key: Key, position: int, ids: mx.array) -> mx.array:
     ids: [rows, candidates], any integer type. Each value depends on its own key, position and id
     alone, so it is the same whichever rows and candidates are asked for together.
     """
-    positions = mx.arange(position, position + ids.shape[0], dtype=mx.uint32)[:, None]
-    zero = mx.array(0, mx.uint32)
-    stream = (mx.array(key[0], mx.uint32), mx.array(key[1], mx.uint32))
-    row = threefry(stream, (positions, zero))
-    bits, _ = threefry(row, (ids.astype(mx.uint32), zero))
+    positions = np.arange(position, position + ids.shape[0], dtype=np.uint32)[:, None]
+    stream = np.array([[key[0]], [key[1]]], np.uint32)
+    rows = threefry((stream[0], stream[1]), (positions, np.zeros_like(positions)))
+    counter = ids.astype(mx.uint32)
+    bits, _ = threefry((mx.array(rows[0]), mx.array(rows[1])), (counter, mx.zeros_like(counter)))
     uniform = ((bits >> 8).astype(mx.float32) + 0.5) * 2.0**-24
     return -_log(-_log(uniform))

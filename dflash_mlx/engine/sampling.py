@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import cast
 
 import mlx.core as mx
 
@@ -18,6 +19,9 @@ from .options import Processor, Sampling
 
 _DRAFT_CANDIDATES = 64
 """How many of its tokens a drafter ranks when sampling: they only guess, so fewer cost nothing."""
+
+_GROUP = 64
+"""Tokens of a group when ranking; vocabularies are padded to multiples of it."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +39,22 @@ class Chooser:
         Returns [L] int32: row j's is the token at position `len(history) + j`.
         """
         logits = _penalized(logits.astype(mx.float32), self.sampling, history, drafts)
-        return _pick(logits, self.sampling, self.key, len(history))
+        if self.sampling.greedy:
+            return mx.argmax(logits, axis=-1).astype(mx.int32)
+        return _sample(logits, None, self.sampling, self.key, len(history))
 
     def draft(self, logits: mx.array, history: Sequence[int]) -> mx.array:
         """A drafter's guesses, [n] int32, from its logits [n, V] for the positions after `history`.
 
-        The target's own rule and noise, except that penalties cannot see the drafts of this block.
+        The target's own rule and noise, except that penalties cannot see the drafts of this block,
+        and that only the likeliest tokens are looked at.
         """
-        sampling = self.sampling
-        if not sampling.greedy:
-            limit = min(sampling.top_k or _DRAFT_CANDIDATES, _DRAFT_CANDIDATES)
-            sampling = replace(sampling, top_k=limit)
-        logits = _penalized(logits.astype(mx.float32), sampling, history, None)
-        return _pick(logits, sampling, self.key, len(history))
+        logits = _penalized(logits.astype(mx.float32), self.sampling, history, None)
+        if self.sampling.greedy:
+            return mx.argmax(logits, axis=-1).astype(mx.int32)
+        ids = _largest(logits, min(_DRAFT_CANDIDATES, logits.shape[-1]))
+        likeliest = mx.take_along_axis(logits, ids, axis=-1)
+        return _sample(likeliest, ids, self.sampling, self.key, len(history))
 
     def walk(self, logits: mx.array, history: Sequence[int], drafts: Sequence[int]) -> list[int]:
         """Like `choose`, through the processors, one row at a time, up to the first wrong draft.
@@ -61,7 +68,8 @@ class Chooser:
             scores = logits[row].astype(mx.float32)
             for process in self.processors:
                 scores = process(tokens, scores)
-            token = int(self.choose(scores[None], tokens, mx.zeros([0], mx.int32)).item())
+            choice = self.choose(scores[None], tokens, mx.zeros([0], mx.int32))
+            token = cast(int, choice.item())
             chosen.append(token)
             if token != draft:
                 break
@@ -69,45 +77,56 @@ class Chooser:
         return chosen
 
 
-def _pick(logits: mx.array, sampling: Sampling, key: Key, position: int) -> mx.array:
-    """[L] int32 from float32 logits [L, V]; row j is for absolute position `position + j`."""
-    if sampling.greedy:
-        return mx.argmax(logits, axis=-1).astype(mx.int32)
-    ids, scores = _candidates(logits, sampling)
+def _sample(
+    logits: mx.array, ids: mx.array | None, sampling: Sampling, key: Key, position: int
+) -> mx.array:
+    """[L] int32 from float32 logits [L, K] of the tokens `ids` [L, K] (None: of all, in order).
+
+    Row j is for absolute position `position + j`. Top-p, min-p and top-k each keep the first so
+    many of the tokens ranked by untempered probability, so together they keep the fewest of the
+    three: the set that mlx-lm's order keeps, and with top-k only K tokens need ranking.
+    """
+    scores = logits * (1.0 / sampling.temperature)
+    if sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0:
+        places = _ranked(logits, min(sampling.top_k or logits.shape[-1], logits.shape[-1]))
+        ranked = mx.take_along_axis(logits, places, axis=-1)
+        keep = ranked >= ranked[:, :1] + (math.log(sampling.min_p) if sampling.min_p else -mx.inf)
+        if sampling.top_p < 1:
+            logprobs = ranked - mx.logsumexp(logits, axis=-1, keepdims=True)
+            keep &= mx.cumsum(mx.exp(logprobs), axis=-1, inclusive=False) < sampling.top_p
+        scores = mx.where(keep, mx.take_along_axis(scores, places, axis=-1), -mx.inf)
+        ids = places if ids is None else mx.take_along_axis(ids, places, axis=-1)
+    elif ids is None:
+        ids = mx.broadcast_to(mx.arange(logits.shape[-1])[None], logits.shape)
     best = mx.argmax(scores + gumbel(key, position, ids), axis=-1, keepdims=True)
     return mx.take_along_axis(ids, best, axis=-1)[:, 0].astype(mx.int32)
-
-
-def _candidates(logits: mx.array, sampling: Sampling) -> tuple[mx.array, mx.array]:
-    """Token ids [L, K] and their tempered logits, -inf where a filter drops the token.
-
-    Top-p, min-p and top-k each keep a prefix of the tokens ranked by untempered probability, so
-    together they keep the shortest: mlx-lm's order gives the same set, and with top-k only K
-    tokens need ranking.
-    """
-    rows, vocabulary = logits.shape
-    tempered = 1.0 / sampling.temperature
-    if sampling.top_k == 0 and sampling.top_p == 1 and sampling.min_p == 0:
-        return mx.broadcast_to(mx.arange(vocabulary)[None], (rows, vocabulary)), logits * tempered
-    ids = _ranked(logits, min(sampling.top_k or vocabulary, vocabulary))
-    kept = mx.take_along_axis(logits, ids, axis=-1)
-    logprobs = kept - mx.logsumexp(logits, axis=-1, keepdims=True)
-    keep = mx.ones_like(kept, dtype=mx.bool_)
-    if sampling.top_p < 1:
-        likelier = mx.cumsum(mx.exp(logprobs), axis=-1, inclusive=False)
-        keep = keep & (likelier < sampling.top_p)
-    if sampling.min_p > 0:
-        keep = keep & (logprobs >= logprobs[:, :1] + math.log(sampling.min_p))
-    return ids, mx.where(keep, kept * tempered, -mx.inf)
 
 
 def _ranked(logits: mx.array, count: int) -> mx.array:
     """Ids [L, count] of the largest logits, largest first."""
     if count == logits.shape[-1]:
         return mx.argsort(-logits, axis=-1)
-    ids = mx.argpartition(-logits, kth=count - 1, axis=-1)[:, :count]
+    ids = _largest(logits, count)
     order = mx.argsort(-mx.take_along_axis(logits, ids, axis=-1), axis=-1)
     return mx.take_along_axis(ids, order, axis=-1)
+
+
+def _largest(logits: mx.array, count: int) -> mx.array:
+    """Ids [L, count] of the largest logits [L, V], in any order.
+
+    Partitioning a whole vocabulary is slow, its maximum is fast: the `count` largest logits lie in
+    the `count` groups with the largest maxima, so only those are partitioned.
+    """
+    rows, vocabulary = logits.shape
+    groups = vocabulary // _GROUP
+    if vocabulary % _GROUP or groups <= count:
+        return mx.argpartition(-logits, kth=count - 1, axis=-1)[:, :count]
+    grouped = logits.reshape(rows, groups, _GROUP)
+    best = mx.argpartition(-grouped.max(axis=-1), kth=count - 1, axis=-1)[:, :count]
+    ids = (best[:, :, None] * _GROUP + mx.arange(_GROUP, dtype=best.dtype)).reshape(rows, -1)
+    scores = mx.take_along_axis(logits, ids, axis=-1)
+    chosen = mx.argpartition(-scores, kth=count - 1, axis=-1)[:, :count]
+    return mx.take_along_axis(ids, chosen, axis=-1)
 
 
 def _penalized(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .context import Progress
@@ -41,7 +41,11 @@ class Session:
         question = {"role": "user", "content": text}
         prompt = self.pair.encode_messages([*self.messages, question])
         events = stream(
-            self.pair, self.context, prompt, options or self.options, turn=self.turn,
+            self.pair,
+            self.context,
+            prompt,
+            options or self.options,
+            turn=self.turn,
             progress=progress,
         )
         self.turn += 1

@@ -20,7 +20,9 @@ _MEMORY_SHARE = 0.6
 """Share of the machine's memory that weights dequantized for a CPU may take."""
 
 
-def load_target(folder: Path, dtype: mx.Dtype | None, device: str) -> tuple[nn.Module, dict, str]:
+def load_target(
+    folder: Path, dtype: mx.Dtype | None, device: str
+) -> tuple[nn.Module, dict[str, Any], str]:
     """The mlx-lm model in `folder`, its config, and a word on its weights for the statistics.
 
     Without a `dtype`, a CPU computes in float32 (with quantized weights dequantized once, as far
@@ -47,7 +49,7 @@ def load_target(folder: Path, dtype: mx.Dtype | None, device: str) -> tuple[nn.M
 
 
 def load_pair_tokenizer(folder: Path, config: dict[str, Any]) -> TokenizerWrapper:
-    """The tokenizer in `folder`, with every end-of-text id that the config names. No code is run."""
+    """The tokenizer in `folder`, with the end-of-text ids of the config. No code is run."""
     eos = config.get("eos_token_id")
     try:
         return load_tokenizer(
@@ -83,6 +85,7 @@ def _fits_dequantized(model: nn.Module) -> bool:
     for _, module in model.named_modules():
         packed = module.get("weight") if hasattr(module, "bits") else None
         weights += packed.size * 32 // module.bits if packed is not None else 0
-    rest = sum(array.size for _, array in tree_flatten(model.parameters()))
+    parameters: list[tuple[str, mx.array]] = tree_flatten(model.parameters())  # type: ignore[assignment]
+    rest = sum(array.size for _, array in parameters)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return 4 * (weights + rest) < _MEMORY_SHARE * memory

@@ -109,14 +109,16 @@ class Target:
     def _tapped_class(self, layer: nn.Module, index: int) -> type[nn.Module]:
         """A subclass of the layer's own class whose instances note what they put out."""
         outputs = self._outputs
+        plain: Any = type(layer)
 
-        def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            out = super(tapped, self).__call__(*args, **kwargs)
-            outputs[index] = out[0] if isinstance(out, tuple) else out
-            return out
+        class Tapped(plain):
+            def __call__(self, *args: Any, **kwargs: Any) -> Any:
+                out = super().__call__(*args, **kwargs)
+                outputs[index] = out[0] if isinstance(out, tuple) else out
+                return out
 
-        tapped = type(type(layer).__name__, (type(layer),), {"__call__": call})
-        return tapped
+        Tapped.__name__ = plain.__name__
+        return Tapped
 
     @contextmanager
     def _capture(self) -> Iterator[dict[int, mx.array]]:
