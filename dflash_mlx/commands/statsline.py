@@ -22,7 +22,7 @@ def format_stats(stats: Stats, finish_reason: str | None) -> str:
     parts = [
         f"{speed:.1f} tokens/s" if speed is not None else "",
         _drafting(stats) if drafting else "plain decoding",
-        f"{_count(stats.generated_tokens, 'token')}{_ENDINGS.get(finish_reason, f', {finish_reason}')}",
+        f"{_count(stats.generated_tokens, 'token')}{_ENDINGS[finish_reason]}",
         _prompt(stats),
         f"first token after {stats.prefill_seconds:.2f} s",
         f"peak {_bytes(stats.peak_memory)}",

@@ -80,9 +80,9 @@ class TokenBytes:
 
     def _spelled(self, token_id: int, first: bool) -> bytes:
         added = self._added.get(token_id)
-        if added is not None and (added.special or token_id in self._special_ids):
-            shown = any(added.content in tag for tag in self._shown)
-            return added.content.encode() if shown else b""
+        if token_id in self._special:
+            tag = added.content if added is not None else ""
+            return tag.encode() if any(tag in shown for shown in self._shown) else b""
         if added is not None and self._table is not None:
             return added.content.encode()
         if self._spell is None:
@@ -112,8 +112,11 @@ class TokenBytes:
         return self._tokenizer.added_tokens_decoder
 
     @cached_property
-    def _special_ids(self) -> frozenset[int]:
-        return frozenset(self._tokenizer.all_special_ids)
+    def _special(self) -> frozenset[int]:
+        """What `decode` hides: by the backend's own flags, or in Python by the named tokens."""
+        if self._backend is None:
+            return frozenset(self._tokenizer.all_special_ids)
+        return frozenset(token_id for token_id, added in self._added.items() if added.special)
 
 
 class TextStream:

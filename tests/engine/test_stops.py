@@ -79,6 +79,10 @@ def test_the_shorter_of_two_that_begin_alike_wins_since_it_is_complete_first() -
     assert run(["abc", "ab"], ["xabc"]) == ("x", True)
 
 
+def test_one_that_is_complete_ends_the_text_though_a_longer_one_began_before_it() -> None:
+    assert run(["abcd", "bc"], ["xabcd"]) == ("xa", True)
+
+
 def test_the_longer_of_two_that_end_alike_wins() -> None:
     assert run(["bc", "abc"], ["x", "a", "b", "c"]) == ("x", True)
 

@@ -145,7 +145,7 @@ def no_decoder() -> PreTrainedTokenizerFast:
 class PythonTokenizer:
     """A tokenizer written in Python, one token a byte, as tiktoken's: no backend, no decoder."""
 
-    added_tokens_decoder: ClassVar = {256: SimpleNamespace(content="<|end|>", special=True)}
+    added_tokens_decoder: ClassVar = {256: SimpleNamespace(content="<|end|>", special=False)}
     all_special_ids: ClassVar = [256]
 
     def __len__(self) -> int:
@@ -332,6 +332,16 @@ def test_a_decoder_of_known_steps_in_an_unknown_form_is_decoded_in_windows() -> 
     assert stream(tokenizer, [0, 0]) == "ayay"
 
 
+def test_an_entry_is_a_byte_only_by_byte_fallback() -> None:
+    backend = Tokenizer(models.WordLevel({"<0x41>": 0, "[UNK]": 1}, "[UNK]"))
+    spelled = []
+    for decoder in (decoders.Sequence([decoders.ByteFallback()]), decoders.Metaspace()):
+        backend.decoder = decoder
+        tokens = TokenBytes(PreTrainedTokenizerFast(tokenizer_object=backend))
+        spelled.append(tokens.of(0))
+    assert spelled == [b"A", b"<0x41>"]
+
+
 def test_mlx_lms_wrapper_is_a_tokenizer_too() -> None:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
@@ -351,9 +361,7 @@ def test_a_token_is_spelled_when_first_asked_for_and_once() -> None:
             asked.append(token_id)
             return tokenizer.backend_tokenizer.id_to_token(token_id)
 
-    tokens = TokenBytes(
-        SimpleNamespace(backend_tokenizer=Spy(), added_tokens_decoder={}, all_special_ids=[])
-    )
+    tokens = TokenBytes(SimpleNamespace(backend_tokenizer=Spy(), added_tokens_decoder={}))
     assert asked == []
     assert tokens.of(60) == tokens.of(60) != b""
     assert asked == [60]
