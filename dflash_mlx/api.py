@@ -39,7 +39,7 @@ def load(
     Raises DFlashError where a file is missing or broken, or the two do not belong together.
     """
     backend = prepare(exact=exact)
-    from .hub.resolve import resolve_pair
+    from .hub.pairs import resolve_pair
     from .pair import load_pair
 
     return load_pair(resolve_pair(model, draft_model, progress), dtype, backend)
@@ -106,15 +106,18 @@ def stream_generate(
 
 def generate(pair: Pair, prompt: Prompt, **arguments: Any) -> Result:
     """Like `stream_generate`, with the same arguments, but wait for the whole."""
-    text: list[str] = []
-    thinking: list[str] = []
-    tokens: list[int] = []
-    for event in stream_generate(pair, prompt, **arguments):
-        text.append(event.text)
-        thinking.append(event.thinking)
-        tokens.extend(event.tokens)
-    reason = event.finish_reason or "stop"
-    return Result("".join(text), "".join(thinking), tokens, reason, event.stats)
+    return gather(list(stream_generate(pair, prompt, **arguments)))
+
+
+def gather(events: Sequence[Event]) -> Result:
+    """The whole of a generation from all of its events."""
+    return Result(
+        "".join(event.text for event in events),
+        "".join(event.thinking for event in events),
+        [token for event in events for token in event.tokens],
+        events[-1].finish_reason or "",
+        events[-1].stats,
+    )
 
 
 def encode(pair: Pair, prompt: Prompt) -> list[int]:
@@ -123,4 +126,4 @@ def encode(pair: Pair, prompt: Prompt) -> list[int]:
         return pair.encode_text(prompt)
     if all(isinstance(item, int) for item in prompt):
         return [item for item in prompt if isinstance(item, int)]
-    return pair.encode_messages([dict(item) for item in prompt if isinstance(item, Mapping)])
+    return pair.encode(pair.render([item for item in prompt if isinstance(item, Mapping)]))

@@ -16,6 +16,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from ._version import __version__
+from .backend import prepare
 from .commands.arguments import ChatArguments, GenerateArguments
 from .errors import DFlashError
 
@@ -69,6 +70,7 @@ def chat(arguments: ChatArguments) -> None:
 
     Ctrl-C stops a reply and keeps its part, Ctrl-D leaves, and /help lists what else there is.
     """
+    prepare(exact=arguments.exact)
     from .commands.chat import run
 
     run(arguments)
@@ -83,6 +85,7 @@ def generate(arguments: GenerateArguments) -> None:
 
     dflash-mlx generate --prompt "What is gravity?"
     """
+    prepare(exact=arguments.exact)
     from .commands.generate import run
 
     run(arguments)
@@ -122,8 +125,8 @@ def _fail(message: str, code: int) -> int:
 
 
 def _silence_output() -> None:
-    """Let Python's own flush at exit succeed, so that it has nothing to complain about."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Let Python's own flush of standard output at exit succeed: it has nothing new to say."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _sentence(error: OSError) -> str:

@@ -20,7 +20,7 @@ from .engine.stops import stop_token_ids
 from .engine.text import TokenBytes
 from .engine.thinking import CLOSE_TAG, OPEN_TAG
 from .errors import DFlashError, UsageError
-from .hub.resolve import PairFolders
+from .hub.pairs import PairFolders
 from .target.load import DTYPES, load_pair_tokenizer, load_target, read_json
 from .target.model import Target
 
@@ -74,17 +74,21 @@ class Pair:
         special = bos is None or not text.startswith(bos)
         return list(self.tokenizer.encode(text, add_special_tokens=special))
 
-    def encode_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a conversation by the model's chat template, up to where a reply begins."""
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """A conversation by the model's chat template, up to where the reply begins."""
         if not self.tokenizer.has_chat_template:
             raise UsageError(
                 "This model has no chat template (it is a base model): use"
                 " `generate --ignore-chat-template` to continue a raw text."
             )
-        text = self.tokenizer.apply_chat_template(
+        rendered: str = self.tokenizer.apply_chat_template(
             [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
         )
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+        return rendered
+
+    def encode(self, rendered: str) -> list[int]:
+        """Token ids of a text that has its special tokens written out."""
+        return list(self.tokenizer.encode(rendered, add_special_tokens=False))
 
 
 def load_pair(names: PairFolders, dtype: str | None, backend: Backend) -> Pair:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 from .context import Progress
@@ -30,6 +30,7 @@ class Session:
         self.messages: list[Message] = []
         self.turn = 0
         self._reply: Iterator[Event] | None = None
+        self._seen_text, self._seen_tokens = "", list[int]()
         if system:
             self.messages.append({"role": "system", "content": system})
 
@@ -39,7 +40,8 @@ class Session:
         """Ask `text`; the reply as a stream of events. Raises DFlashError where it cannot fit."""
         self._finish_reply()
         question = {"role": "user", "content": text}
-        prompt = self.pair.encode_messages([*self.messages, question])
+        rendered = self.pair.render([*self.messages, question])
+        prompt = self._encode(rendered)
         events = stream(
             self.pair,
             self.context,
@@ -49,23 +51,36 @@ class Session:
             progress=progress,
         )
         self.turn += 1
-        self._reply = self._record(question, events)
+        self._reply = self._record(question, rendered, prompt, events)
         return self._reply
 
-    def _record(self, question: Message, events: Iterator[Event]) -> Iterator[Event]:
+    def _encode(self, rendered: str) -> list[int]:
+        """Token ids of a rendered conversation, keeping those that were seen or said before.
+
+        A reply encoded anew may give other tokens than the model wrote; the caches hold its own.
+        """
+        if self._seen_text and rendered.startswith(self._seen_text):
+            return self._seen_tokens + self.pair.encode(rendered[len(self._seen_text) :])
+        return self.pair.encode(rendered)
+
+    def _record(
+        self, question: Message, rendered: str, prompt: list[int], events: Iterator[Event]
+    ) -> Iterator[Event]:
         """Pass the events on, and in the end, however it comes, keep what was said."""
-        pieces: list[str] = []
+        answer, said = "", list[int]()
         try:
             for event in events:
-                pieces.append(event.text)
+                answer += event.text
+                said += event.tokens
                 yield event
         finally:
-            answer = {"role": "assistant", "content": "".join(pieces)}
-            if pieces:
-                self.messages += [question, answer]
+            if said:
+                self.messages += [question, {"role": "assistant", "content": answer}]
+                self._seen_tokens = prompt + said
+                self._seen_text = rendered + self.pair.tokenizer.decode(said)
 
     def _finish_reply(self) -> None:
         """Close a reply that was left half read, so that it is recorded before the next turn."""
         reply, self._reply = self._reply, None
-        if reply is not None:
-            reply.close()  # type: ignore[attr-defined]
+        if isinstance(reply, Generator):
+            reply.close()

@@ -1,0 +1,57 @@
+"""`dflash-mlx generate`: one prompt, one answer, on standard output alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from ..api import Prompt, encode, gather
+from ..engine.events import Event
+from ..engine.generation import stream
+from ..errors import UsageError
+from ..pair import Pair
+from .arguments import GenerateArguments
+from .loading import load_for, prefill_progress
+from .statsline import format_stats, to_json
+
+
+def run(arguments: GenerateArguments) -> None:
+    """Answer the prompt; with Ctrl-C, what came until then and its statistics."""
+    prompt = _prompt(arguments)
+    pair = load_for(arguments)
+    events: list[Event] = []
+    try:
+        _answer(pair, prompt, arguments, events)
+    except KeyboardInterrupt:
+        if events and not arguments.json:
+            print()
+            print(format_stats(events[-1].stats, None), file=sys.stderr)
+        raise
+    if arguments.json:
+        print(json.dumps(to_json(gather(events)), ensure_ascii=False))
+    else:
+        print()
+        print(format_stats(events[-1].stats, events[-1].finish_reason), file=sys.stderr)
+
+
+def _prompt(arguments: GenerateArguments) -> str | list[dict[str, str]]:
+    """A raw text, or messages for the chat template."""
+    text = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    if not text:
+        raise UsageError("The prompt is empty: give some text to --prompt.")
+    if arguments.ignore_chat_template:
+        if arguments.system:
+            raise UsageError("--system needs the chat template: leave out --ignore-chat-template.")
+        return text
+    system = [{"role": "system", "content": arguments.system}] if arguments.system else []
+    return [*system, {"role": "user", "content": text}]
+
+
+def _answer(pair: Pair, prompt: Prompt, arguments: GenerateArguments, events: list[Event]) -> None:
+    """Generate, collecting the events and, unless JSON is wanted, printing text as it comes."""
+    options = arguments.options(pair.defaults)
+    with prefill_progress() as progress:
+        for event in stream(pair, pair.context(), encode(pair, prompt), options, progress=progress):
+            events.append(event)
+            if not arguments.json:
+                print(event.text, end="", flush=True)

@@ -1,0 +1,79 @@
+"""Load a pair for a command, and tell a person at the terminal what takes its time."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..api import load
+from .arguments import PairArguments
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+    from ..engine.context import Progress
+    from ..pair import Pair
+
+
+def load_for(arguments: PairArguments) -> Pair:
+    """The pair that the arguments name. Notes and progress go to standard error."""
+    silence_libraries()
+    with _bar() as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        pair = load(
+            arguments.model,
+            None if arguments.no_draft else arguments.draft_model,
+            dtype=arguments.dtype,
+            exact=arguments.exact,
+            progress=tell,
+        )
+    for note in pair.configuration.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return pair
+
+
+@contextmanager
+def prefill_progress() -> Iterator[Progress]:
+    """What to give as `progress`: a bar on standard error for a prompt of several chunks."""
+    with _bar(transient=True) as bar:
+        tasks: list[TaskID] = []
+
+        def tell(done: int, total: int) -> None:
+            if not tasks and done < total:
+                tasks.append(bar.add_task("reading the prompt", total=total))
+            if tasks:
+                bar.update(tasks[0], completed=done, visible=done < total)
+
+        yield tell
+
+
+def silence_libraries() -> None:
+    """Keep banners and advice of other libraries out of what a person reads."""
+    warnings.filterwarnings("ignore")
+    for name in ("transformers", "huggingface_hub", "mlx_lm"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@contextmanager
+def _bar(transient: bool = False) -> Iterator[Bar]:
+    """A Rich progress bar on standard error, which shows nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(
+        *columns, console=console, transient=transient, disable=not console.is_terminal
+    ) as bar:
+        yield bar
