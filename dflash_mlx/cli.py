@@ -112,11 +112,11 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # whoever read our output has seen enough
-        _silence_output()
+        _abandon_output()
         return 1
     except OSError as error:
-        _silence_output()
-        return _fail(_sentence(error), 1)
+        _abandon_output()
+        return _fail(sentence(error), 1)
 
 
 def _fail(message: str, code: int) -> int:
@@ -124,12 +124,15 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _silence_output() -> None:
-    """Let Python's own flush of standard output at exit succeed: it has nothing new to say."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def _abandon_output() -> None:
+    """Where standard output takes no more, drop the rest: Python would complain of it at exit."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _sentence(error: OSError) -> str:
+def sentence(error: OSError) -> str:
     """What the operating system refused, for a person, with what to do where that is known."""
     where = f" ({error.filename})" if error.filename else ""
     match error.errno:
