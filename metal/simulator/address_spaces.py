@@ -1,0 +1,2 @@
+"""stub"""
+def check_address_spaces(*a): pass

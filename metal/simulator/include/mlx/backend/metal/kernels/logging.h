@@ -1,0 +1,2 @@
+// In place of MLX's: nothing is logged.
+#pragma once

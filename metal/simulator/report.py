@@ -1,0 +1,111 @@
+"""A fault of the runtime in words: which kernel, which line, what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import faults
+from .launch import FAULT_KINDS, Fault
+from .toolchain import INCLUDE
+
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+_OURS = {path.name for path in INCLUDE.rglob("*") if path.is_file()} | {"entry"}
+_FLAGS = {1: "mem_device", 2: "mem_threadgroup", 4: "mem_texture"}
+
+
+def locate(kernel: Kernel, site: int | None) -> faults.Location:
+    """The line of the kernel's source that called from this address."""
+    if not site:
+        return faults.Location(kernel.source.name, 0)
+    frames = kernel.toolchain.locate(kernel.image, [site - 1 - kernel.base])[0]
+    for file, line in frames:
+        if file in _OURS:
+            continue
+        lines = kernel.source.files.get(file)
+        if lines is None and kernel.source.include:
+            found = next(kernel.source.include.rglob(file), None)
+            lines = Path(found).read_text().splitlines() if found else None
+        text = lines[line - 1] if lines and line <= len(lines) else ""
+        return faults.Location(file, line, text)
+    return faults.Location(kernel.source.name, 0)
+
+
+def _flags(flags: int) -> str:
+    return " | ".join(name for bit, name in _FLAGS.items() if flags & bit) or "mem_none"
+
+
+def _who(fault: Fault) -> str:
+    return f"thread {fault.thread} of threadgroup ({', '.join(map(str, fault.group))})"
+
+
+def _place(kernel: Kernel, fault: Fault) -> str:
+    if fault.buffer >= 0:
+        return f"`{kernel.buffers[fault.buffer].name}`"
+    return f"threadgroup variable `{fault.name.decode()}`" if fault.name else "memory"
+
+
+def _race(kernel: Kernel, fault: Fault, at: faults.Location) -> faults.KernelFault:
+    other = locate(kernel, fault.other_site)
+    verb, before = ("writes", "reads")[not fault.write], ("wrote", "read")[not fault.other_write]
+    told = f"{_who(fault)} {verb} what thread {fault.other_thread}"
+    if fault.expected:
+        told = f"{_who(fault)} {verb} what a thread of another threadgroup"
+    message = f"race in {_place(kernel, fault)}, byte {fault.offset}: {told} {before} ({other})"
+    if fault.barrier_site:
+        barrier = locate(kernel, fault.barrier_site)
+        flags = _flags(fault.barrier_flags)
+        message += f"; the barrier between them has {flags}, which does not order it ({barrier})"
+        return faults.WrongMemoryFlag(kernel.source.name, at, message)
+    return faults.Race(kernel.source.name, at, message + ", with no barrier between them")
+
+
+def _divergence(kernel: Kernel, fault: Fault, at: faults.Location) -> faults.KernelFault:
+    barrier = FAULT_KINDS[fault.kind] == "divergent_barrier"
+    name = fault.name.decode() if fault.name else "simdgroup_barrier"
+    if fault.other_site:
+        elsewhere = f"is at {locate(kernel, fault.other_site)}"
+    else:
+        elsewhere = "has returned"
+    message = (
+        f"{name} is reached by {fault.reached} of {fault.expected} "
+        f"{'threads' if barrier else 'lanes'}: thread {fault.other_thread} of threadgroup "
+        f"({', '.join(map(str, fault.group))}) {elsewhere}"
+    )
+    kind = faults.DivergentBarrier if barrier else faults.DivergentCall
+    return kind(kernel.source.name, at, message)
+
+
+def explain(kernel: Kernel, fault: Fault) -> faults.KernelFault:
+    """The exception for a fault."""
+    at = locate(kernel, fault.site)
+    kind = FAULT_KINDS[fault.kind]
+    name, who = kernel.source.name, _who(fault)
+    verb = "writes" if fault.write else "reads"
+    place = _place(kernel, fault)
+    if kind == "race":
+        return _race(kernel, fault, at)
+    if kind.startswith("divergent"):
+        return _divergence(kernel, fault, at)
+    if kind == "bad_lane":
+        message = f"{fault.name.decode()} asks lane {fault.reached}, which does not exist ({who})"
+        return faults.NoSuchLane(name, at, message)
+    if kind in ("out_of_bounds", "shared_bounds"):
+        message = f"{who} {verb} {fault.bytes} bytes at byte {fault.offset} of {place}, outside it"
+        return faults.OutOfBounds(name, at, message)
+    if kind == "wild_address":
+        message = f"{who} {verb} {fault.bytes} bytes outside every buffer"
+        return faults.OutOfBounds(name, at, message)
+    if kind == "array_bounds":
+        return faults.OutOfBounds(name, at, f"{who} indexes an array past its end")
+    if kind == "input_written":
+        return faults.InputWritten(name, at, f"{who} writes into the input {place}")
+    if kind == "uninitialised":
+        message = f"{who} reads byte {fault.offset} of {place}, which no thread has written"
+        return faults.Uninitialised(name, at, message)
+    if kind == "misaligned":
+        message = f"{who} {verb} {fault.bytes} bytes at an address that is no multiple of {fault.bytes}"
+        return faults.Misaligned(name, at, message)
+    return faults.DivisionByZero(name, at, f"{who} divides by zero, or the quotient overflows")

@@ -1,0 +1,394 @@
+// Every load and store of a kernel passes here: clang calls __asan_loadN and __asan_storeN before each
+// (-fsanitize=kernel-address with its checks outlined; the hooks are ours, no sanitizer is linked).
+//
+// An access must lie inside one buffer or one threadgroup variable, read only what was written, and be
+// ordered after the other threads' accesses to the same bytes. Order is happens-before, not luck: each byte
+// that can change remembers who touched it last and when, on the clock of barriers.
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "machine.h"
+
+namespace simulator {
+namespace {
+
+// The last write of a byte and the reads since, as far as a race can depend on them.
+struct Cell {
+  uint32_t write_time, write_simd_time, write_site;  // time 0: never
+  uint32_t read_time, read_simd_time, read_site;
+  uint16_t writer, reader;
+  uint8_t reader_simd;
+  bool many_readers;       // more than one thread of that SIMD-group
+  bool many_reader_simds;  // more than one SIMD-group
+  bool atomic;             // the last write was atomic
+};
+
+struct Buffer {
+  uint8_t* base;
+  uint64_t size;
+  uint32_t *read_stamp, *write_stamp;  // per 32-byte sector: the threadgroup that last touched it
+  Cell* cells;                         // of a writable buffer
+};
+
+struct Variable {
+  const SharedHeader* header;
+  uintptr_t begin;
+};
+
+struct PendingWrite {  // a store over another thread's: a race unless it stores the same bits
+  uintptr_t address;
+  uint32_t size;
+  uint8_t before[16];
+  Fault fault;
+};
+
+constexpr uint32_t kMaxBuffers = 64;
+constexpr uint32_t kMaxVariables = 64;
+constexpr unsigned kBufferBits = 32;  // 4 GiB of address space each: no 32-bit index reaches the next
+constexpr uint64_t kPage = 16384;
+
+uint8_t* arena;
+Buffer buffers[kMaxBuffers];
+Variable variables[kMaxVariables];
+uint32_t variable_count;
+Cell* shared_cells;
+PendingWrite pending;
+uintptr_t constant_page = 1;  // of the kernel's own constant tables, the last one seen
+
+Fault fault_at(FaultKind kind, const void* site, uint32_t size, bool write) {
+  Fault fault = {};
+  fault.kind = kind;
+  fault.site = site;
+  fault.bytes = size;
+  fault.write = write;
+  fault.buffer = -1;
+  return fault;
+}
+
+uint32_t short_site(const void* site) { return uint32_t(uintptr_t(site) - uintptr_t(launch->image)); }
+const void* long_site(uint32_t site) { return reinterpret_cast<const void*>(uintptr_t(launch->image) + site); }
+
+// Does the running thread see an access of `thread` at that time?
+bool ordered(Space space, uint32_t thread, uint32_t time, uint32_t simd_time) {
+  if (time < clock.group_begin) return false;
+  if (thread == current->index || time < clock.ordered[space]) return true;
+  const uint32_t simd = thread / kLanes;
+  return simd == current->index / kLanes && simd_time < clock.simd[simd].ordered[space];
+}
+
+Fault race(Fault fault, uint32_t other_thread, uint32_t time, uint32_t other_site, bool other_write) {
+  fault.kind = FaultKind::race;
+  fault.other_thread = other_thread;
+  fault.other_site = long_site(other_site);
+  fault.other_write = other_write;
+  if (const Barrier* barrier = barrier_after(time)) {
+    fault.barrier_site = barrier->site;
+    fault.barrier_flags = barrier->flags;
+  }
+  if (time < clock.group_begin) fault.expected = 1;  // another threadgroup's: no barrier can order them
+  return fault;
+}
+
+// Reads since the last barrier that orders them are kept as: one thread, several of one SIMD-group, or more.
+void remember_read(Space space, Cell& cell, const void* site) {
+  const uint32_t me = current->index, simd = me / kLanes;
+  const SimdClock& simd_clock = clock.simd[simd];
+  if (cell.read_time < clock.ordered[space]) {
+    cell.many_readers = cell.many_reader_simds = false;
+  } else if (cell.reader_simd != simd) {
+    cell.many_reader_simds = true;
+  } else if (cell.read_simd_time < simd_clock.ordered[space]) {
+    cell.many_readers = false;
+  } else if (cell.reader != me) {
+    cell.many_readers = true;
+  }
+  cell.read_time = clock.now;
+  cell.read_simd_time = simd_clock.now;
+  cell.read_site = short_site(site);
+  cell.reader = uint16_t(me);
+  cell.reader_simd = uint8_t(simd);
+}
+
+// Has another thread read the byte without a barrier since?
+bool read_elsewhere(Space space, const Cell& cell) {
+  const uint32_t me = current->index, simd = me / kLanes;
+  if (cell.read_time < clock.group_begin) return space == kDevice && cell.read_time != 0;
+  if (cell.read_time < clock.ordered[space]) return false;
+  if (cell.many_reader_simds || cell.reader_simd != simd) return true;
+  return cell.read_simd_time >= clock.simd[simd].ordered[space] && (cell.many_readers || cell.reader != me);
+}
+
+bool written(Space space, const Cell& cell) {
+  return space == kShared ? cell.write_time >= clock.group_begin : cell.write_time != 0;
+}
+
+bool sees_write(Space space, const Cell& cell, bool atomic) {
+  return !written(space, cell) || (atomic && cell.atomic) ||
+         ordered(space, cell.writer, cell.write_time, cell.write_simd_time);
+}
+
+void check_read(Space space, Cell& cell, const Fault& fault, bool initialised, bool atomic) {
+  if (!written(space, cell) && !initialised) {
+    Fault f = fault;
+    f.kind = FaultKind::uninitialised;
+    raise(f);
+  }
+  if (!sees_write(space, cell, atomic)) raise(race(fault, cell.writer, cell.write_time, cell.write_site, true));
+  if (!atomic) remember_read(space, cell, fault.site);
+}
+
+// True if the write collides with another thread's write: not yet a fault, see PendingWrite.
+bool check_write(Space space, Cell& cell, const Fault& fault, bool atomic, Fault* collision) {
+  if (read_elsewhere(space, cell)) raise(race(fault, cell.reader, cell.read_time, cell.read_site, false));
+  const bool collides = !sees_write(space, cell, atomic);
+  if (collides) *collision = race(fault, cell.writer, cell.write_time, cell.write_site, true);
+  cell.write_time = clock.now;
+  cell.write_simd_time = clock.simd[current->index / kLanes].now;
+  cell.write_site = short_site(fault.site);
+  cell.writer = uint16_t(current->index);
+  cell.atomic = atomic;
+  return collides;
+}
+
+void check_cells(Space space, Cell* cells, uintptr_t address, const Fault& fault, bool initialised, bool atomic) {
+  bool collides = false;
+  Fault collision;
+  for (uint32_t i = 0; i < fault.bytes; i++) {
+    if (fault.write) {
+      collides |= check_write(space, cells[i], fault, atomic, &collision);
+    } else {
+      check_read(space, cells[i], fault, initialised, atomic);
+    }
+  }
+  if (!collides) return;
+  if (fault.bytes > sizeof(pending.before)) raise(collision);
+  pending.address = address;
+  pending.size = fault.bytes;
+  pending.fault = collision;
+  memcpy(pending.before, reinterpret_cast<void*>(address), fault.bytes);
+}
+
+uint64_t new_sectors(uint32_t* stamps, uint64_t offset, uint64_t size) {
+  uint64_t count = 0;
+  for (uint64_t s = offset / 32; s <= (offset + size - 1) / 32; s++) {
+    count += stamps[s] != clock.group_begin;
+    stamps[s] = clock.group_begin;
+  }
+  return count;
+}
+
+void device_access(uintptr_t address, uint32_t size, bool write, bool atomic, const void* site) {
+  const uint64_t position = address - reinterpret_cast<uintptr_t>(arena);
+  const uint32_t index = uint32_t((position + (1ull << (kBufferBits - 1))) >> kBufferBits);
+  const int64_t offset = int64_t(position) - int64_t(uint64_t(index) << kBufferBits);
+  Fault fault = fault_at(FaultKind::out_of_bounds, site, size, write);
+  if (index >= launch->buffer_count) {
+    fault.kind = FaultKind::wild_address;
+    raise(fault);
+  }
+  fault.buffer = int32_t(index);
+  fault.offset = offset;
+  Buffer& buffer = buffers[index];
+  BufferRequest& request = launch->buffers[index];
+  if (offset < 0 || uint64_t(offset) + size > buffer.size) raise(fault);
+  if (write) {
+    if (!request.writable) {
+      fault.kind = FaultKind::input_written;
+      raise(fault);
+    }
+    request.written_bytes += size;
+    request.written_sectors += new_sectors(buffer.write_stamp, uint64_t(offset), size);
+  } else {
+    request.read_bytes += size;
+    request.read_sectors += new_sectors(buffer.read_stamp, uint64_t(offset), size);
+  }
+  if (buffer.cells) check_cells(kDevice, buffer.cells + offset, address, fault, request.initialised, atomic);
+}
+
+void shared_access(uintptr_t address, uint32_t size, bool write, bool atomic, const void* site) {
+  const auto begin = reinterpret_cast<uintptr_t>(launch->shared_begin);
+  Fault fault = fault_at(FaultKind::shared_bounds, site, size, write);
+  bool inside = false;
+  for (uint32_t i = 0; i < variable_count && !inside; i++) {
+    const Variable& v = variables[i];
+    if (address + size + 64 < v.begin || address >= v.begin + v.header->total) continue;
+    inside = address >= v.begin && address + size <= v.begin + v.header->size;
+    fault.name = v.header->name;
+    fault.offset = int64_t(address) - int64_t(v.begin);
+  }
+  if (!inside) raise(fault);
+  (write ? launch->shared_written_bytes : launch->shared_read_bytes) += size;
+  check_cells(kShared, shared_cells + (address - begin), address, fault, false, atomic);
+}
+
+// Constant tables of the kernel itself lie in its image, as does nothing else it may touch.
+bool in_image(uintptr_t address) {
+  if (address / 4096 == constant_page) return true;
+  Dl_info info;
+  if (!dladdr(reinterpret_cast<void*>(address), &info) || info.dli_fbase != launch->image) return false;
+  constant_page = address / 4096;
+  return true;
+}
+
+[[gnu::noinline]] void wild_access(uintptr_t address, uint32_t size, bool write, const void* site) {
+  if (!write && in_image(address)) return;
+  Fault fault = fault_at(FaultKind::wild_address, site, size, write);
+  fault.offset = int64_t(address);
+  raise(fault);
+}
+
+inline void access(uintptr_t address, uint32_t size, bool write, bool atomic, const void* site) {
+  if (on_a_stack(address)) return;
+  settle();
+  const auto shared = reinterpret_cast<uintptr_t>(launch->shared_begin);
+  if (address - reinterpret_cast<uintptr_t>(arena) + (1ull << 31) < uint64_t(kMaxBuffers) << kBufferBits) {
+    device_access(address, size, write, atomic, site);
+  } else if (address - shared < reinterpret_cast<uintptr_t>(launch->shared_end) - shared) {
+    shared_access(address, size, write, atomic, site);
+  } else {
+    wild_access(address, size, write, site);
+  }
+}
+
+// An access that the compiler knows to be aligned, and so will the GPU's.
+inline void aligned_access(uintptr_t address, uint32_t size, bool write, const void* site) {
+  if (address % size) {
+    Fault fault = fault_at(FaultKind::misaligned, site, size, write);
+    raise(fault);
+  }
+  access(address, size, write, false, site);
+}
+
+void map_buffer(uint32_t index) {
+  BufferRequest& request = launch->buffers[index];
+  Buffer& buffer = buffers[index];
+  buffer.base = arena + (uint64_t(index) << kBufferBits);
+  buffer.size = request.size;
+  const uint64_t mapped = (request.size + kPage) / kPage * kPage;
+  mmap(buffer.base, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  if (request.initialised) {
+    memcpy(buffer.base, request.data, request.size);
+  } else {
+    memset(buffer.base, 0xff, request.size);  // NaN in every float format
+  }
+  const uint64_t sectors = request.size / 32 + 1;
+  buffer.read_stamp = static_cast<uint32_t*>(calloc(sectors, sizeof(uint32_t)));
+  buffer.write_stamp = static_cast<uint32_t*>(calloc(sectors, sizeof(uint32_t)));
+  buffer.cells = request.writable ? static_cast<Cell*>(calloc(request.size + 1, sizeof(Cell))) : nullptr;
+}
+
+void unmap_buffer(uint32_t index) {
+  BufferRequest& request = launch->buffers[index];
+  Buffer& buffer = buffers[index];
+  if (request.writable) {
+    memcpy(request.data, buffer.base, request.size);
+    for (uint64_t i = 0; i < request.size && !request.initialised; i++)
+      request.unwritten_bytes += buffer.cells[i].write_time == 0;
+  }
+  free(buffer.read_stamp);
+  free(buffer.write_stamp);
+  free(buffer.cells);
+  const uint64_t mapped = (request.size + kPage) / kPage * kPage;
+  mmap(buffer.base, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_FIXED | MAP_NORESERVE, -1, 0);
+}
+
+}  // namespace
+
+bool open_memory() {
+  if (launch->buffer_count > kMaxBuffers) return false;
+  if (!arena) {
+    // Half a buffer's room before the first, so that a negative index of it is recognised too.
+    const uint64_t size = (uint64_t(kMaxBuffers) + 1) << kBufferBits;
+    void* memory = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    arena = static_cast<uint8_t*>(memory) + (1ull << (kBufferBits - 1));
+    arena = reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(arena) + kPage - 1) / kPage * kPage);
+  }
+  for (uint32_t i = 0; i < launch->buffer_count; i++) map_buffer(i);
+  variable_count = 0;
+  constant_page = 1;
+  pending.size = 0;
+  const auto end = reinterpret_cast<uintptr_t>(launch->shared_end);
+  auto at = reinterpret_cast<uintptr_t>(launch->shared_begin);
+  for (shared_cells = static_cast<Cell*>(calloc(end - at + 1, sizeof(Cell))); at < end;) {
+    auto* header = reinterpret_cast<SharedHeader*>(at);
+    if (variable_count == kMaxVariables) return false;
+    variables[variable_count++] = {header, at + sizeof(SharedHeader) + 64};
+    at += header->total;
+  }
+  return true;
+}
+
+void begin_threadgroup_memory() {
+  for (uint32_t i = 0; i < variable_count; i++)
+    memset(reinterpret_cast<void*>(variables[i].begin), 0xff, variables[i].header->size);
+}
+
+void settle() {
+  if (pending.size == 0) return;
+  const uint32_t size = pending.size;
+  pending.size = 0;
+  if (memcmp(reinterpret_cast<void*>(pending.address), pending.before, size) != 0) raise(pending.fault);
+}
+
+void close_memory() {
+  for (uint32_t i = 0; i < launch->buffer_count; i++) unmap_buffer(i);
+  free(shared_cells);
+}
+
+void* buffer_address(uint32_t index) { return buffers[index].base; }
+
+}  // namespace simulator
+
+using namespace simulator;
+
+#define HOOK_SITE __builtin_return_address(0)
+#define HOOKS(size)                                                                                   \
+  void __asan_load##size##_noabort(uintptr_t a) { aligned_access(a, size, false, HOOK_SITE); }        \
+  void __asan_store##size##_noabort(uintptr_t a) { aligned_access(a, size, true, HOOK_SITE); }        \
+  void __asan_load##size(uintptr_t a) { aligned_access(a, size, false, HOOK_SITE); }                  \
+  void __asan_store##size(uintptr_t a) { aligned_access(a, size, true, HOOK_SITE); }
+
+extern "C" {
+
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+void __asan_loadN(uintptr_t a, size_t size) { access(a, uint32_t(size), false, false, HOOK_SITE); }
+void __asan_storeN(uintptr_t a, size_t size) { access(a, uint32_t(size), true, false, HOOK_SITE); }
+void __asan_loadN_noabort(uintptr_t a, size_t size) { access(a, uint32_t(size), false, false, HOOK_SITE); }
+void __asan_storeN_noabort(uintptr_t a, size_t size) { access(a, uint32_t(size), true, false, HOOK_SITE); }
+void __asan_handle_no_return() {}
+
+void* __asan_memcpy(void* to, const void* from, size_t size) {
+  if (size == 0) return to;
+  access(reinterpret_cast<uintptr_t>(from), uint32_t(size), false, false, HOOK_SITE);
+  access(reinterpret_cast<uintptr_t>(to), uint32_t(size), true, false, HOOK_SITE);
+  return memmove(to, from, size);
+}
+void* __asan_memmove(void* to, const void* from, size_t size) {
+  if (size == 0) return to;
+  access(reinterpret_cast<uintptr_t>(from), uint32_t(size), false, false, HOOK_SITE);
+  access(reinterpret_cast<uintptr_t>(to), uint32_t(size), true, false, HOOK_SITE);
+  return memmove(to, from, size);
+}
+void* __asan_memset(void* to, int value, size_t size) {
+  if (size == 0) return to;
+  access(reinterpret_cast<uintptr_t>(to), uint32_t(size), true, false, HOOK_SITE);
+  return memset(to, value, size);
+}
+
+void simulator_atomic(const volatile void* address, size_t size, bool write, const void* site) {
+  access(reinterpret_cast<uintptr_t>(address), uint32_t(size), write, true, site);
+}
+
+// clang's checks of a thread's own arrays and of divisors (-fsanitize-minimal-runtime).
+void __ubsan_handle_out_of_bounds_minimal() { raise(fault_at(FaultKind::array_bounds, HOOK_SITE, 0, false)); }
+void __ubsan_handle_divrem_overflow_minimal() { raise(fault_at(FaultKind::division, HOOK_SITE, 0, false)); }
+
+}  // extern "C"

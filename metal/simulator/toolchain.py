@@ -1,0 +1,193 @@
+"""clang: find it, compile with it, keep what it made, and turn addresses into lines.
+
+A kernel becomes a shared object in two steps. clang compiles C++ to LLVM's text with its address checks
+outlined to our hooks; the text gets a counter for each basic block (`operations.py`); clang compiles that to
+machine code. Results are kept in a folder by the hash of everything that went in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from .faults import CompileError, ToolchainMissing
+
+HERE = Path(__file__).parent
+INCLUDE = HERE / "include"
+DEFAULT_CACHE = Path.home() / ".cache" / "dflash-mlx" / "simulator"
+
+MISSING = (
+    "The Metal simulator needs clang 19 or newer: run `apt-get install clang-19` "
+    "(Debian, Ubuntu) or `brew install llvm@19` (macOS)."
+)
+
+_CANDIDATES = (
+    "clang++-19",
+    "/opt/homebrew/opt/llvm@19/bin/clang++",
+    "/usr/local/opt/llvm@19/bin/clang++",
+    "clang++-20",
+    "clang++-21",
+    "clang++",
+)
+
+_LANGUAGE = (
+    ["-std=c++17", "-fPIC", "-g1", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"]
+    # Nothing of MLX's sources or of Metal's dialect that clang has no word for.
+    + ["-Wno-unknown-attributes", "-Wno-ignored-attributes", "-Wno-unknown-pragmas"]
+    + ["-Wno-unused-value", "-Wno-c++11-narrowing", "-Wno-missing-declarations", "-Wno-varargs"]
+    # half and bfloat round at each operation, as on the GPU.
+    + ["-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none"]
+)
+
+_CHECKS = (
+    # One access, one call: no vectorizer merges what the kernel asked for.
+    ["-O1", "-fno-vectorize", "-fno-slp-vectorize", "-mllvm", "-inline-threshold=10000"]
+    + ["-fsanitize=array-bounds,integer-divide-by-zero", "-fsanitize-minimal-runtime"]
+    + ["-Xclang", "-fsanitize=kernel-address"]
+    + [
+        part
+        for option in (
+            "asan-instrumentation-with-call-threshold=0",
+            "asan-stack=0",
+            "asan-globals=0",
+            "asan-opt-same-temp=0",
+            "asan-kernel-mem-intrinsic-prefix=1",
+        )
+        for part in ("-mllvm", f"-{option}")
+    ]
+)
+
+
+def _target() -> list[str]:
+    """An instruction set with fused multiply-add and half conversions, so that fma is one rounding."""
+    return ["-march=x86-64-v3"] if platform.machine() in ("x86_64", "AMD64") else []
+
+
+def _link() -> list[str]:
+    if platform.system() == "Darwin":
+        return ["-dynamiclib", "-undefined", "dynamic_lookup"]
+    return ["-shared", "-Wl,--hash-style=gnu"]
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A clang and the folder of what it compiled."""
+
+    clang: str
+    cache: Path
+
+    @staticmethod
+    def find(cache: Path | None = None) -> Toolchain:
+        """The first clang that is new enough; raises ToolchainMissing, which says how to install one."""
+        for candidate in _CANDIDATES:
+            path = shutil.which(candidate)
+            if path and _major_version(path) >= 19:
+                return Toolchain(path, cache or DEFAULT_CACHE)
+        raise ToolchainMissing(MISSING)
+
+    @cached_property
+    def _identity(self) -> bytes:
+        """Whatever changes the meaning of a cached object, apart from its own source."""
+        digest = hashlib.sha256(_run([self.clang, "--version"]).encode())
+        for path in sorted(INCLUDE.rglob("*")) + sorted((HERE / "runtime").iterdir()):
+            if path.is_file():
+                digest.update(str(path.relative_to(HERE)).encode() + path.read_bytes())
+        digest.update((HERE / "operations.py").read_bytes() + Path(__file__).read_bytes())
+        return digest.digest()
+
+    def _cached(self, key: str, suffix: str, make: Callable[[Path], None]) -> Path:
+        digest = hashlib.sha256(self._identity + key.encode()).hexdigest()[:24]
+        target = self.cache / f"{digest}{suffix}"
+        if not target.exists():
+            self.cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self.cache) as folder:
+                made = Path(folder) / target.name
+                make(made)
+                os.replace(made, target)
+        return target
+
+    def runtime(self) -> Path:
+        """The shared object that runs kernels."""
+
+        def make(target: Path) -> None:
+            sources = [str(p) for p in sorted((HERE / "runtime").glob("*.cpp"))]
+            flags = [*_LANGUAGE, *_target(), "-O2", f"-I{INCLUDE}"]
+            _run([self.clang, *flags, *_link(), *sources, "-lm", "-o", str(target)])
+
+        return self._cached("runtime", ".so", make)
+
+    def kernel(
+        self,
+        source: str,
+        *,
+        contract: bool,
+        include: Path | None,
+        instrument: Callable[[str], str],
+    ) -> Path:
+        """Compile C++ text to a shared object; `instrument` rewrites LLVM's text on the way."""
+        flags = [
+            *_LANGUAGE,
+            *_target(),
+            f"-ffp-contract={'fast-honor-pragmas' if contract else 'off'}",
+            f"-I{INCLUDE}",
+            *([f"-I{include}"] if include else []),
+        ]
+
+        def make(target: Path) -> None:
+            text, code = target.with_suffix(".cpp"), target.with_suffix(".ll")
+            text.write_text(source)
+            _run([self.clang, *flags, *_CHECKS, "-S", "-emit-llvm", str(text), "-o", str(code)])
+            code.write_text(instrument(code.read_text()))
+            back = ["-O1", "-fPIC", "-Xclang", "-disable-llvm-passes", *_target(), *_link()]
+            _run([self.clang, *back, str(code), "-o", str(target), "-Wno-override-module"])
+
+        return self._cached(f"{flags}{source}", ".so", make)
+
+    def check_syntax(self, source: str, flags: list[str]) -> str:
+        """clang's complaints about C++ text, compiled to nothing."""
+        command = [self.clang, *_LANGUAGE, *_target(), f"-I{INCLUDE}", *flags]
+        result = subprocess.run(
+            [*command, "-fsyntax-only", "-x", "c++", "-"],
+            input=source,
+            capture_output=True,
+            text=True,
+        )
+        return result.stderr
+
+    def locate(self, image: Path, offsets: list[int]) -> list[list[tuple[str, int]]]:
+        """For each offset into a shared object, the (file, line) of its code, innermost call first."""
+        return [_frames(image, offset) for offset in offsets]
+
+
+def _major_version(clang: str) -> int:
+    found = re.search(r"clang version (\d+)", _run([clang, "--version"]))
+    return int(found.group(1)) if found else 0
+
+
+def _run(command: list[str]) -> str:
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        raise CompileError(result.stderr.strip() or f"{command[0]} failed without a word")
+    return result.stdout
+
+
+def _frames(image: Path, offset: int) -> list[tuple[str, int]]:
+    if platform.system() == "Darwin":
+        out = _run(["atos", "-i", "-fullPath", "-o", str(image), "-offset", hex(offset)])
+        found = re.findall(r"\(([^()]+):(\d+)\)\s*$", out, re.MULTILINE)
+    else:
+        tool = shutil.which("addr2line") or shutil.which("llvm-addr2line-19")
+        if tool is None:
+            return []
+        out = _run([tool, "-i", "-e", str(image), hex(offset)])
+        found = re.findall(r"^(.+):(\d+)(?: .*)?$", out, re.MULTILINE)
+    return [(Path(name).name, int(line)) for name, line in found]
