@@ -101,7 +101,14 @@ def stream_generate(
         draft=draft,
         processors=tuple(logits_processors),
     )
-    return stream(pair, pair.context(), encode(pair, prompt), options, progress=progress)
+    return stream(
+        pair,
+        pair.context(),
+        encode(pair, prompt),
+        options,
+        continuing=isinstance(prompt, str),
+        progress=progress,
+    )
 
 
 def generate(pair: Pair, prompt: Prompt, **arguments: Any) -> Result:

@@ -18,7 +18,7 @@ from .engine.options import Options, Sampling
 from .engine.session import Session
 from .engine.stops import stop_token_ids
 from .engine.text import TokenBytes
-from .engine.thinking import CLOSE_TAG, OPEN_TAG
+from .engine.thinking import thinking_tags
 from .errors import DFlashError, UsageError
 from .hub.pairs import PairFolders
 from .target.load import DTYPES, load_pair_tokenizer, load_target, read_json
@@ -43,7 +43,8 @@ class Pair:
     defaults: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
-        self.token_bytes = TokenBytes(self.tokenizer, shown=(OPEN_TAG, CLOSE_TAG))
+        self.thinking_tags = thinking_tags(self.tokenizer)
+        self.token_bytes = TokenBytes(self.tokenizer, shown=self.thinking_tags)
 
     def session(self, system: str | None = None, options: Options | None = None) -> Session:
         """Begin a conversation; without `options` it samples by the pair's defaults."""

@@ -19,6 +19,7 @@ from .noise import stream_key
 from .options import Options
 from .output import Output
 from .sampling import Chooser
+from .text import TextStream
 from .thinking import ThinkingSplitter, opened_by_prompt
 
 if TYPE_CHECKING:
@@ -36,19 +37,26 @@ def stream(
     *,
     turn: int = 0,
     retry: int = 0,
+    continuing: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Event]:
     """Continue `prompt` (token ids, the whole conversation): one event a pass of the target.
 
-    What `context` already stands for is not forwarded again. Raises DFlashError at once where the
+    What `context` already stands for is not forwarded again. `continuing` says that the text goes
+    on with the prompt's own, rather than beginning a reply. Raises DFlashError at once where the
     prompt does not fit the model's context.
     """
     limit = _token_limit(pair, len(prompt), options.max_tokens)
     block_size = pair.block_size(options)
     seed = secrets.randbits(32) if options.seed is None else options.seed
     chooser = Chooser(options.sampling, stream_key(seed, turn, retry), options.processors)
-    opened = opened_by_prompt(pair.tokenizer.decode(prompt[-_TAIL:]))
-    output = Output(pair.token_bytes, pair.stop_tokens, options.stop, ThinkingSplitter(opened))
+    opened = opened_by_prompt(pair.tokenizer.decode(prompt[-_TAIL:]), pair.thinking_tags[0])
+    output = Output(
+        TextStream(pair.token_bytes, continuing=continuing),
+        pair.stop_tokens,
+        options.stop,
+        ThinkingSplitter(opened, *pair.thinking_tags),
+    )
     configuration = replace(pair.configuration, block_size=block_size)
     stats = Stats(configuration, seed, prompt_tokens=len(prompt))
     return _events(context, prompt, block_size, limit, chooser, output, stats, progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .stops import StopStrings
-from .text import TextStream, TokenBytes
+from .text import TextStream
 from .thinking import ThinkingSplitter
 
 
@@ -14,12 +14,12 @@ class Output:
 
     def __init__(
         self,
-        token_bytes: TokenBytes,
+        stream: TextStream,
         stop_tokens: frozenset[int],
         stop_strings: Iterable[str],
         thinking: ThinkingSplitter,
     ) -> None:
-        self._stream = TextStream(token_bytes)
+        self._stream = stream
         self._stop_tokens = stop_tokens
         self._stops = StopStrings(stop_strings)
         self._splitter = thinking
