@@ -107,8 +107,9 @@ def run(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else app.info.name
-        message = error.format_message().rstrip(".")
-        return _fail(f"{message}; see `{command} --help`.", error.exit_code)
+        message = error.format_message()
+        stop = "" if message.endswith((".", "?")) else "."
+        return _fail(f"{message}{stop} See `{command} --help`.", error.exit_code)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # whoever read our output has seen enough

@@ -20,7 +20,8 @@ find_python() {
 install_project() {
     local python stamp=".venv/installed${1:+-$1}" key="$PWD
 $(cat pyproject.toml)"
-    if [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then return; fi
+    # The Python that .venv was made with may have gone since, with an upgrade of Homebrew's say.
+    if [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && .venv/bin/python -c ''; then return; fi
 
     if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
         python=$(find_python)
