@@ -51,7 +51,7 @@ class LayerCache:
                 f"The cache holds {buffer.keys.shape[0]} sequences, not {like.shape[0]}."
             )
         elif position - buffer.first + rows > buffer.keys.shape[2]:
-            oldest = max(buffer.first, self.oldest_visible(position))
+            oldest = self.oldest_visible(position)
             kept = slice(oldest - buffer.first, position - buffer.first)
             buffer = Buffer(
                 _moved(buffer.keys, kept, rows), _moved(buffer.values, kept, rows), oldest
