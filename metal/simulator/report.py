@@ -48,18 +48,28 @@ def _place(kernel: Kernel, fault: Fault) -> str:
 
 
 def _race(kernel: Kernel, fault: Fault, at: faults.Location) -> faults.KernelFault:
+    """Both accesses; the fault's line is the later one, since a barrier is missing before it."""
     other = locate(kernel, fault.other_site)
-    verb, before = ("writes", "reads")[not fault.write], ("wrote", "read")[not fault.other_write]
-    told = f"{_who(fault)} {verb} what thread {fault.other_thread}"
-    if fault.expected:
-        told = f"{_who(fault)} {verb} what a thread of another threadgroup"
-    message = f"race in {_place(kernel, fault)}, byte {fault.offset}: {told} {before} ({other})"
+    told = [(other, fault.other_thread, fault.other_write), (at, fault.thread, fault.write)]
+    if at.file == other.file and other.line > at.line:
+        told.reverse()
+    group = f"of threadgroup ({', '.join(map(str, fault.group))})"
+    first, second = (
+        f"thread {thread} {'writes' if write else 'reads'} it in {where}"
+        for where, thread, write in told
+    )
+    message = f"race in {_place(kernel, fault)}, byte {fault.offset} {group}: {first} and {second}"
+    later = told[1][0]
     if fault.barrier_site:
         barrier = locate(kernel, fault.barrier_site)
         flags = _flags(fault.barrier_flags)
         message += f"; the barrier between them has {flags}, which does not order it ({barrier})"
-        return faults.WrongMemoryFlag(kernel.source.name, at, message)
-    return faults.Race(kernel.source.name, at, message + ", with no barrier between them")
+        return faults.WrongMemoryFlag(kernel.source.name, later, message)
+    if fault.expected:
+        message += "; the other is of another threadgroup, which no barrier orders"
+    else:
+        message += "; no barrier is between them"
+    return faults.Race(kernel.source.name, later, message)
 
 
 def _divergence(kernel: Kernel, fault: Fault, at: faults.Location) -> faults.KernelFault:

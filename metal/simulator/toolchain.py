@@ -60,6 +60,7 @@ _CHECKS = (
             "asan-stack=0",
             "asan-globals=0",
             "asan-opt-same-temp=0",
+            "asan-opt-globals=0",
             "asan-kernel-mem-intrinsic-prefix=1",
         )
         for part in ("-mllvm", f"-{option}")

@@ -45,6 +45,14 @@ struct PendingWrite {  // a store over another thread's: a race unless it stores
   Fault fault;
 };
 
+// The first read of what nobody wrote. If another thread writes it before the next barrier, the fault is the
+// missing barrier; otherwise this one. What the kernel computes from it meanwhile does not matter, except that
+// it must end.
+struct PendingRead {
+  Fault fault;
+  uint32_t patience;
+};
+
 constexpr uint32_t kMaxBuffers = 64;
 constexpr uint32_t kMaxVariables = 64;
 constexpr unsigned kBufferBits = 32;  // 4 GiB of address space each: no 32-bit index reaches the next
@@ -56,6 +64,7 @@ Variable variables[kMaxVariables];
 uint32_t variable_count;
 Cell* shared_cells;
 PendingWrite pending;
+PendingRead unexplained;
 uintptr_t constant_page = 1;  // of the kernel's own constant tables, the last one seen
 
 Fault fault_at(FaultKind kind, const void* site, uint32_t size, bool write) {
@@ -131,10 +140,11 @@ bool sees_write(Space space, const Cell& cell, bool atomic) {
 }
 
 void check_read(Space space, Cell& cell, const Fault& fault, bool initialised, bool atomic) {
-  if (!written(space, cell) && !initialised) {
-    Fault f = fault;
-    f.kind = FaultKind::uninitialised;
-    raise(f);
+  if (!written(space, cell) && !initialised && unexplained.fault.kind == FaultKind::none) {
+    unexplained = {fault, 100000};
+    unexplained.fault.kind = FaultKind::uninitialised;
+    unexplained.fault.thread = current->index;
+    memcpy(unexplained.fault.group, current->threadgroup_position, sizeof(fault.group));
   }
   if (!sees_write(space, cell, atomic)) raise(race(fault, cell.writer, cell.write_time, cell.write_site, true));
   if (!atomic) remember_read(space, cell, fault.site);
@@ -243,6 +253,7 @@ bool in_image(uintptr_t address) {
 inline void access(uintptr_t address, uint32_t size, bool write, bool atomic, const void* site) {
   if (on_a_stack(address)) return;
   settle();
+  if (unexplained.patience && --unexplained.patience == 0) raise(unexplained.fault);
   const auto shared = reinterpret_cast<uintptr_t>(launch->shared_begin);
   if (address - reinterpret_cast<uintptr_t>(arena) + (1ull << 31) < uint64_t(kMaxBuffers) << kBufferBits) {
     device_access(address, size, write, atomic, site);
@@ -311,6 +322,7 @@ bool open_memory() {
   variable_count = 0;
   constant_page = 1;
   pending.size = 0;
+  unexplained = {};
   const auto end = reinterpret_cast<uintptr_t>(launch->shared_end);
   auto at = reinterpret_cast<uintptr_t>(launch->shared_begin);
   for (shared_cells = static_cast<Cell*>(calloc(end - at + 1, sizeof(Cell))); at < end;) {
@@ -334,7 +346,15 @@ void settle() {
   if (memcmp(reinterpret_cast<void*>(pending.address), pending.before, size) != 0) raise(pending.fault);
 }
 
+void settle_reads() {
+  if (unexplained.fault.kind == FaultKind::none) return;
+  launch->fault = unexplained.fault;
+  unexplained = {};
+}
+
 void close_memory() {
+  // What went wrong after a read of nothing went wrong because of it, a race excepted.
+  if (launch->fault.kind != FaultKind::none && launch->fault.kind != FaultKind::race) settle_reads();
   for (uint32_t i = 0; i < launch->buffer_count; i++) unmap_buffer(i);
   free(shared_cells);
 }

@@ -83,7 +83,7 @@ bool resume(uint32_t thread) {
   for (uint32_t i = begin; i < end; i++) {
     const bool there = fibers[i].state == fibers[first].state && fibers[i].site == fibers[first].site;
     fault.reached += there;
-    if (!there && !fault.other_site) {
+    if (!there && fault.other_thread == 0) {  // 0 is either `first` or nobody yet
       fault.other_thread = i;
       fault.other_site = fibers[i].state == State::finished ? nullptr : fibers[i].site;
     }
@@ -178,7 +178,8 @@ void begin_threadgroup(const uint32_t (&position)[3], const uint32_t (&groups)[3
   do {
     for (uint32_t begin = 0, s = 0; begin < count; begin += kLanes, s++)
       if (!run_simd_group(s, begin, begin + kLanes < count ? begin + kLanes : count)) return false;
-    if (!agree(0, count)) return false;
+    settle_reads();
+    if (launch->fault.kind != FaultKind::none || !agree(0, count)) return false;
     if (fibers[0].state == State::barrier) pass_barrier(fibers[0]);
   } while (fibers[0].state == State::barrier);
   return true;

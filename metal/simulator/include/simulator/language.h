@@ -46,9 +46,9 @@ SIMULATOR_VECTORS(float)
   _Pragma("clang attribute push(__attribute__((no_sanitize(\"kernel-address\"))), apply_to = function)") \
       _Pragma("clang attribute push(__attribute__((no_sanitize(\"undefined\"))), apply_to = function)")
 #define SIMULATOR_END _Pragma("clang attribute pop") _Pragma("clang attribute pop")
-// What a kernel calls: never inlined, so that its return address names the call in the kernel, and never
-// moved into or out of a branch.
-#define SIMULATOR_CALL __attribute__((noinline, convergent))
+// What a kernel calls: never inlined, so that its return address names the call in the kernel; never moved into
+// or out of a branch; two calls never merged into one.
+#define SIMULATOR_CALL __attribute__((noinline, convergent, nomerge))
 #define SIMULATOR_SITE __builtin_return_address(0)
 
 #define METAL_FUNC inline __attribute__((always_inline))
