@@ -45,8 +45,8 @@ def test_after_every_round_the_cache_is_a_fresh_one(config: DrafterConfig) -> No
     """Rounds of every accepted count, 0 included, over growth and over a moved window."""
     drafter = tiny_drafter(config)
     block = rows(8, 32, seed=2)
-    context = taps(700 + 9 * 40, config)
-    cache = feed(drafter, context[:, :700], [100] * 7)
+    context = taps(960 + 9 * 40, config)
+    cache = feed(drafter, context[:, :960], [100] * 9)
     for round_ in range(40):
         new = context[:, cache.length : cache.length + 1 + round_ % 8]
         hidden = drafter.hidden_states(block, new, cache)
@@ -54,9 +54,9 @@ def test_after_every_round_the_cache_is_a_fresh_one(config: DrafterConfig) -> No
         fresh = feed(drafter, context[:, : cache.length], [])
         assert same_rows(cache, fresh)
         assert mx.array_equal(hidden, drafter.block(block, fresh))
-    assert cache.length > 3 * STEP
+    assert cache.length > 4 * STEP
     if config.sliding_window:
-        assert cache.rewind_limit > 0  # the window did move
+        assert cache.rewind_limit > 960  # the window did move, behind a block
 
 
 def test_a_sliding_layer_holds_its_window_and_little_more() -> None:
