@@ -51,7 +51,15 @@ def _answer(pair: Pair, prompt: Prompt, arguments: GenerateArguments, events: li
     """Generate, collecting the events and, unless JSON is wanted, printing text as it comes."""
     options = arguments.options(pair.defaults)
     with prefill_progress() as progress:
-        for event in stream(pair, pair.context(), encode(pair, prompt), options, progress=progress):
+        answer = stream(
+            pair,
+            pair.context(),
+            encode(pair, prompt),
+            options,
+            continuing=arguments.ignore_chat_template,
+            progress=progress,
+        )
+        for event in answer:
             events.append(event)
             if not arguments.json:
                 print(event.text, end="", flush=True)
