@@ -97,23 +97,38 @@ def test_the_scripts_can_be_run_and_parse(script: str) -> None:
     subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
 
 
-def test_demo_needs_a_python_that_is_new_enough(tmp_path: Path) -> None:
-    for name in ("bash", "dirname", "cat"):
-        (tmp_path / name).symlink_to(shutil.which(name) or name)
-    checkout = tmp_path / "checkout"
-    (checkout / "scripts").mkdir(parents=True)
+def start_demo(folder: Path, path: str) -> subprocess.CompletedProcess[str]:
+    """`scripts/demo` of a bare checkout in `folder`, in an environment that has only a PATH."""
+    (folder / "scripts").mkdir()
     for name in ("scripts/demo", "scripts/environment.sh", "pyproject.toml"):
-        (checkout / name).write_text((ROOT / name).read_text())
-    old = tmp_path / "python3"
-    old.write_text("#!/bin/bash\nexit 1\n")
-    old.chmod(0o755)
-    done = subprocess.run(
-        [str(tmp_path / "bash"), str(checkout / "scripts/demo")],
-        env={"PATH": str(tmp_path)},
+        (folder / name).write_bytes((ROOT / name).read_bytes())
+    return subprocess.run(
+        [shutil.which("bash") or "bash", str(folder / "scripts/demo")],
+        env={"PATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1
-    assert done.stdout == ""
+
+
+def test_demo_needs_a_python_that_is_new_enough(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("dirname", "cat"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+    (programs / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (programs / "python3").chmod(0o755)
+    done = start_demo(tmp_path, str(programs))
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: No Python 3.11 or newer was found")
+
+
+def test_demo_says_that_a_platform_is_unsupported_before_it_installs(tmp_path: Path) -> None:
+    (tmp_path / "dflash_mlx").mkdir()
+    (tmp_path / "dflash_mlx/backend.py").write_text(
+        "def this_platform(): return ['Windows']\n"
+        "def platform_problem(system): return f'Not on {system}.'\n"
+    )
+    done = start_demo(tmp_path, f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "error: Not on Windows.\n")
+    assert not (tmp_path / ".venv").exists()
