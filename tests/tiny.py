@@ -7,7 +7,7 @@ every property of the engine (identity, caches, stops) holds for it as for a lar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import mlx.core as mx
@@ -20,26 +20,33 @@ from dflash_mlx.drafter.rope import RopeConfig
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.decode import Step, decode
 from dflash_mlx.engine.drafting import BlockDrafting, Drafting
-from dflash_mlx.engine.options import Sampling
+from dflash_mlx.engine.options import Processor, Sampling
 from dflash_mlx.engine.sampling import Chooser
 from dflash_mlx.target.model import Target
 
-VOCABULARY = 192
-HIDDEN = 64
-LAYERS = 4
-TAPS = (0, 2, 3)
-MASK = 190
+VOCABULARY = 128
+HIDDEN = 32
+LAYERS = 2
+TAPS = (0, 1)
+MASK = 127
+KEY = (7, 7)
+
+ORACLE = (10**6,)
+ZERO = (0,)
+MIXED = (0, 1, 15, 3, 0, 2, 7)
+"""How many drafts are right, round by round: none, some and all of any block."""
 
 
-def tiny_target(family: str = "llama", seed: int = 0, tap_ids: Sequence[int] = TAPS) -> Target:
-    """A random target of 4 layers, hidden size 64, 192 tokens; `family` is llama or qwen3."""
+@cache
+def tiny_target(family: str = "llama", tap_ids: tuple[int, ...] = TAPS) -> Target:
+    """A random target of 2 layers, hidden size 32, 128 tokens; `family` is llama or qwen3."""
     arguments: dict[str, Any] = {
         "model_type": family,
         "hidden_size": HIDDEN,
         "num_hidden_layers": LAYERS,
-        "intermediate_size": 96,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        "intermediate_size": 48,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
         "head_dim": 16,
         "rms_norm_eps": 1e-5,
         "vocab_size": VOCABULARY,
@@ -49,31 +56,38 @@ def tiny_target(family: str = "llama", seed: int = 0, tap_ids: Sequence[int] = T
     }
     module = {"llama": llama, "qwen3": qwen3}[family]
     model = module.Model(module.ModelArgs.from_dict(arguments))
-    randomize(model, seed)
+    randomize(model, seed=0)
     return Target(model, arguments, tap_ids)
 
 
-def tiny_drafter(seed: int = 1, block_size: int = 16, taps: Sequence[int] = TAPS) -> Drafter:
-    """A random drafter of 2 layers for a tiny target."""
+@cache
+def tiny_drafter(block_size: int = 16, window: int | None = None) -> Drafter:
+    """A random drafter of 2 layers for a tiny target; with a `window`, both layers slide."""
     config = DrafterConfig(
         hidden_size=HIDDEN,
         num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
+        num_heads=2,
+        num_kv_heads=1,
         head_dim=16,
-        intermediate_size=96,
+        intermediate_size=48,
         vocab_size=VOCABULARY,
         rms_norm_eps=1e-5,
         rope=RopeConfig(theta=10000.0),
         block_size=block_size,
         mask_token_id=MASK,
-        target_layer_ids=tuple(taps),
-        layer_types=("full_attention",) * 2,
+        target_layer_ids=TAPS,
+        layer_types=("sliding_attention" if window else "full_attention",) * 2,
         num_target_layers=LAYERS,
+        sliding_window=window,
     )
     drafter = Drafter(config)
-    randomize(drafter, seed)
+    randomize(drafter, seed=1)
     return drafter
+
+
+def random_drafting(target: Target, window: int | None = None) -> BlockDrafting:
+    """A real tiny drafter at work on `target`: RANDOM."""
+    return BlockDrafting(target, tiny_drafter(window=window))
 
 
 def randomize(model: nn.Module, seed: int) -> None:
@@ -92,20 +106,12 @@ def randomize(model: nn.Module, seed: int) -> None:
     mx.eval(model.parameters())
 
 
-@dataclass
-class Script:
-    """A drafter that knows the answer and errs by plan: `accepts` drafts right, the next wrong.
+class Rows:
+    """A drafter's context that only counts its rows, and never drafts."""
 
-    `accepts` repeats; `truth` is the whole plain output after the prompt. ZERO is `[0]`, ORACLE is
-    a number no smaller than any block.
-    """
-
-    truth: Sequence[int]
-    prompt_length: int
-    accepts: Sequence[int]
-    length: int = 0
-    arrays: list[mx.array] = field(default_factory=list)
-    rounds: int = 0
+    def __init__(self) -> None:
+        self.length = 0
+        self.arrays: list[mx.array] = []
 
     def rewind(self, length: int) -> None:
         """Forget the context from `length` on."""
@@ -113,12 +119,56 @@ class Script:
         self.length = length
 
     def extend(self, taps: mx.array) -> None:
-        """Count the context rows: they must keep step with the target's cache."""
+        """Count the context rows."""
         self.length += taps.shape[1]
 
     def propose(self, history: Sequence[int], rows: int, chooser: Chooser) -> mx.array:
+        """Nothing."""
+        return mx.zeros([0], mx.int32)
+
+
+class Script:
+    """A drafter that knows the answer and errs by plan: `accepts` drafts right, the next wrong.
+
+    `accepts` repeats; `truth` is the whole plain output after the prompt. `keeper` is a real
+    drafter, which then keeps its context and does its passes as ever, but is not listened to.
+    """
+
+    def __init__(
+        self,
+        truth: Sequence[int],
+        prompt_length: int,
+        accepts: Sequence[int],
+        keeper: Drafting | None = None,
+    ) -> None:
+        self.truth = truth
+        self.prompt_length = prompt_length
+        self.accepts = accepts
+        self.keeper: Drafting = keeper or Rows()
+        self.rounds = 0
+
+    @property
+    def length(self) -> int:
+        """How many tokens its context stands for."""
+        return self.keeper.length
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """What the keeper wants evaluated."""
+        return self.keeper.arrays
+
+    def rewind(self, length: int) -> None:
+        """Forget the context from `length` on."""
+        self.keeper.rewind(length)
+
+    def extend(self, taps: mx.array) -> None:
+        """Append context rows."""
+        self.keeper.extend(taps)
+
+    def propose(self, history: Sequence[int], rows: int, chooser: Chooser) -> mx.array:
         """The truth up to the planned error, then tokens that are not it."""
-        assert self.length == len(history) - 1
+        assert self.length == len(history) - 1, "the context must end before the anchor"
+        self.keeper.propose(history, rows, chooser)
         if rows == 1:
             return mx.zeros([0], mx.int32)
         right = self.accepts[self.rounds % len(self.accepts)]
@@ -131,10 +181,6 @@ class Script:
         return mx.array(drafts, mx.int32)
 
 
-ORACLE = [10**6]
-ZERO = [0]
-
-
 def run(
     target: Target,
     prompt: Sequence[int],
@@ -143,7 +189,7 @@ def run(
     drafting: Drafting | None = None,
     block_size: int = 1,
     sampling: Sampling | None = None,
-    key: tuple[int, int] = (7, 7),
+    processors: Sequence[Processor] = (),
     context: Context | None = None,
 ) -> tuple[list[int], list[Step], Context]:
     """Decode `limit` tokens after `prompt`; the tokens, the steps and the context."""
@@ -151,13 +197,34 @@ def run(
     draft = block_size > 1
     reused = context.reuse(prompt, draft)
     context.prefill(prompt[reused:-1], draft)
-    chooser = Chooser(sampling or Sampling(), key)
-    steps = list(
-        decode(context, prompt[-1], block_size, limit, chooser, lambda t: (len(t), False))
-    )
+    chooser = Chooser(sampling or Sampling(), KEY, tuple(processors))
+    steps = list(decode(context, prompt[-1], block_size, limit, chooser, take_all))
     return [token for step in steps for token in step.tokens], steps, context
 
 
-def random_drafting(target: Target, seed: int = 1, block_size: int = 16) -> BlockDrafting:
-    """A real tiny drafter at work on `target`: RANDOM."""
-    return BlockDrafting(target, tiny_drafter(seed, block_size, target.tap_ids))
+def take_all(tokens: list[int]) -> tuple[int, bool]:
+    """A `cut` that never stops."""
+    return len(tokens), False
+
+
+def cached_rows(context: Context) -> list[mx.array]:
+    """Keys and values that the target's cache holds, up to its length, layer by layer."""
+    return [
+        array[..., : entry.offset, :]
+        for entry in context.cache
+        for array in (entry.keys, entry.values)
+    ]
+
+
+def drafter_rows(drafting: BlockDrafting) -> list[mx.array]:
+    """Keys and values that the drafter's cache holds, as far as its next block sees them."""
+    cache = drafting._cache
+    return [array for layer in cache.layers for array in layer.rows(cache.length)]
+
+
+def same_bits(ours: Sequence[mx.array], theirs: Sequence[mx.array]) -> bool:
+    """Whether two lists of arrays are equal in every bit."""
+    return len(ours) == len(theirs) and all(
+        a.shape == b.shape and a.dtype == b.dtype and mx.array_equal(a, b).item()
+        for a, b in zip(ours, theirs, strict=True)
+    )

@@ -86,5 +86,6 @@ def gumbel(key: Key, position: int, ids: mx.array) -> mx.array:
     rows = threefry((stream[0], stream[1]), (positions, np.zeros_like(positions)))
     counter = ids.astype(mx.uint32)
     bits, _ = threefry((mx.array(rows[0]), mx.array(rows[1])), (counter, mx.zeros_like(counter)))
-    uniform = ((bits >> 8).astype(mx.float32) + 0.5) * 2.0**-24
+    # 23 bits and a half are all that float32 holds: with 24, the largest would round up to 1.
+    uniform = ((bits >> 9).astype(mx.float32) + 0.5) * 2.0**-23
     return -_log(-_log(uniform))
