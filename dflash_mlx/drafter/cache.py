@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from ..kernels.block_attention import block_attention
+
 STEP = 256
 
 
@@ -65,6 +67,34 @@ class LayerCache:
         place = slice(position - buffer.first, position - buffer.first + keys.shape[2])
         buffer.keys[..., place, :] = keys
         buffer.values[..., place, :] = values
+
+    def attend(
+        self,
+        queries: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        position: int,
+        *,
+        scale: float,
+        window: int | None,
+        causal: bool,
+    ) -> mx.array:
+        """Attention `[B, H, L, d]` of a block at `position` over the rows before it and its own.
+
+        The block may lie behind the rows afterwards, where it counts for nothing.
+        """
+        context = self.reserve(position, keys.shape[2], like=keys)
+        return block_attention(
+            queries,
+            context.keys,
+            context.values,
+            keys,
+            values,
+            length=position - context.first,
+            scale=scale,
+            window=window,
+            causal=causal,
+        )
 
     def rows(self, length: int) -> tuple[mx.array, mx.array]:
         """Copies of the keys and values that a block at `length` sees, oldest first."""

@@ -14,8 +14,9 @@ from mlx.utils import tree_flatten
 
 from ..errors import DFlashError
 from .config import read_config
+from .dflash2 import SecondDrafter
 from .model import Drafter
-from .packaging import check_packaging
+from .packaging import Packaging, packaging_of
 
 DTYPES = {"F32": mx.float32, "BF16": mx.bfloat16, "F16": mx.float16}
 PACKED = "U32"
@@ -38,22 +39,26 @@ def load_drafter(folder: str | Path, dtype: mx.Dtype | None = None) -> Drafter:
     folder = Path(folder)
     raw = read_json(folder / "config.json")
     files = weight_files(folder)
-    infos: dict[str, TensorInfo] = {}
-    for file in files:
-        infos.update(read_header(file))
-    check_packaging(raw, infos, folder)
-    drafter = Drafter(read_config(raw, _unquantized_shapes(raw, infos)))
+    infos = {_name(name): info for file in files for name, info in read_header(file).items()}
+    second = packaging_of(raw, infos, folder) is Packaging.DFLASH2
+    config = read_config(raw, _unquantized_shapes(raw, infos), second)
+    drafter = SecondDrafter(config) if second else Drafter(config)
     _quantize(drafter, raw, infos)
     _check_tensors(drafter, infos, folder)
     dtype = dtype or DTYPES[infos["fc.scales" if "fc.scales" in infos else "fc.weight"].dtype]
     weights = [
-        (name, array if infos[name].dtype == PACKED else array.astype(dtype))
+        (_name(name), array if array.dtype == mx.uint32 else array.astype(dtype))
         for file in files
         for name, array in cast(dict[str, mx.array], mx.load(str(file))).items()
     ]
     drafter.load_weights(weights)
     mx.eval(drafter.parameters())
     return drafter
+
+
+def _name(name: str) -> str:
+    """A tensor's name in the model: some writers of DFlash 2 add `.weight` to the codebooks."""
+    return name.removesuffix(".weight") if name.endswith("_codebook.weight") else name
 
 
 def read_json(path: Path) -> dict[str, Any]:

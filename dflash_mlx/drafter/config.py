@@ -21,6 +21,16 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
+class SecondConfig:
+    """What DFlash 2 adds: the length and channel groups of its convolutions, and its selector."""
+
+    kernel_size: int
+    group_size: int
+    rank: int
+    top_k: int
+
+
+@dataclass(frozen=True)
 class DrafterConfig:
     """The dimensions and conventions of a drafter; contradictions are refused when it is made.
 
@@ -28,7 +38,8 @@ class DrafterConfig:
     decoder layers of the target, 0-based, in the order in which `fc` takes them.
     `is_causal` None means: causal inside the block for sliding layers only. `embedding_scale`
     multiplies the target's (already scaled) embeddings; `output_multiplier`, then
-    `logit_softcap` (None: off), apply to the logits of the target's head.
+    `logit_softcap` (None: off), apply to the logits of the target's head. `second` is None unless
+    this is DFlash 2.
     """
 
     hidden_size: int
@@ -52,6 +63,7 @@ class DrafterConfig:
     embedding_scale: float = 1.0
     output_multiplier: float = 1.0
     logit_softcap: float | None = None
+    second: SecondConfig | None = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -114,11 +126,13 @@ class DrafterConfig:
         return self.is_causal
 
 
-def read_config(raw: Mapping[str, Any], shapes: Shapes) -> DrafterConfig:
-    """The config of a z-lab v1 checkpoint: its `config.json`, and the shapes of its tensors.
+def read_config(
+    raw: Mapping[str, Any], shapes: Shapes, second_version: bool = False
+) -> DrafterConfig:
+    """The config of a z-lab checkpoint: its `config.json`, and the shapes of its tensors.
 
-    `shapes` are as if unquantized. Raises `DFlashError` naming the key that is missing or
-    contradicts the weights.
+    `shapes` are as if unquantized; `second_version` says that it is DFlash 2. Raises
+    `DFlashError` naming the key that is missing or contradicts the weights.
     """
     fields = _Fields(raw)
     hidden, layers = _shape(shapes, "norm.weight")[0], _count_layers(shapes)
@@ -155,6 +169,7 @@ def read_config(raw: Mapping[str, Any], shapes: Shapes) -> DrafterConfig:
         embedding_scale=fields.number("input_embedding_scale", default=1.0),
         output_multiplier=fields.number("output_multiplier", default=1.0),
         logit_softcap=softcap if softcap > 0 else None,
+        second=_second(fields, shapes) if second_version else None,
     )
 
 
@@ -223,7 +238,8 @@ def _shape(shapes: Shapes, name: str) -> tuple[int, ...]:
     if name not in shapes:
         raise DFlashError(f"The drafter's weights lack {name}: the checkpoint is incomplete.")
     shape = shapes[name]
-    if len(shape) != (1 if "norm" in name else 2) or 0 in shape:
+    dimensions = 3 if name.endswith("base_kernel") else 1 if "norm" in name else 2
+    if len(shape) != dimensions or 0 in shape:
         raise DFlashError(f"The drafter's {name} has the impossible shape {list(shape)}.")
     return shape
 
@@ -265,6 +281,24 @@ def _check_dimensions(fields: _Fields, shapes: Shapes, hidden: int, layers: int,
         raise DFlashError(f"The drafter's hidden_act '{activation}' is not supported, only silu.")
 
 
+def _second(fields: _Fields, shapes: Shapes) -> SecondConfig:
+    """The shapes that DFlash 2 adds; only `selector_top_k` is not among the weights."""
+    base = "layers.0.attention_conv.base_kernel"
+    _, kernel_size, hidden = _shape(shapes, base)
+    outputs = _shape(shapes, "layers.0.attention_conv.kernel_projection.weight")[0]
+    vocabulary, rank = _shape(shapes, "candidate_selector.predecessor_codebook")
+    groups, rest = divmod(outputs, 2 * kernel_size)
+    if rest or not groups or hidden % groups:
+        raise DFlashError(f"The drafter's {base} does not fit its kernel_projection.")
+    top_k = fields.integer("selector_top_k")
+    if vocabulary != fields.integer("vocab_size") or not 0 < top_k <= vocabulary:
+        raise DFlashError(
+            f"The drafter's candidate selector knows {vocabulary} tokens, which does not fit its "
+            f"vocab_size and selector_top_k {top_k}."
+        )
+    return SecondConfig(kernel_size, hidden // groups, rank, top_k)
+
+
 def _layer_types(fields: _Fields, layers: int) -> tuple[str, ...]:
     types = fields.value("layer_types", default=(FULL,) * layers)
     if not isinstance(types, list | tuple) or not all(isinstance(name, str) for name in types):
@@ -285,12 +319,13 @@ def _rope(fields: _Fields) -> RopeConfig:
             f"The drafter's rope differs by layer type ({', '.join(scaling)}), which is not "
             "supported."
         )
+    kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
     trained = fields.integer("max_position_embeddings", default=None)
-    if trained is not None:
+    if trained is not None and kind in ("llama3", "yarn"):
         scaling.setdefault("original_max_position_embeddings", trained)
     return RopeConfig(
         theta=_Fields(scaling).number("rope_theta", default=None) or fields.number("rope_theta"),
-        kind=str(scaling.get("rope_type") or scaling.get("type") or "default"),
+        kind=kind,
         scaling=scaling,
         interleaved=fields.flag("rope_is_neox_style", default=True) is False,
     )

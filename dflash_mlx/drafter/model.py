@@ -7,13 +7,31 @@ embeddings: they alone pass through the layers, and row k predicts the token at 
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import mlx.core as mx
 import mlx.nn as nn
 
-from ..kernels.block_attention import block_attention
-from .cache import DrafterCache, LayerCache
+from .cache import DrafterCache
 from .config import DrafterConfig
-from .rope import Rope
+from .rope import Position, Rope
+
+
+class ContextRows(Protocol):
+    """The context as one layer sees it: a cache when drafting, whole sequences when training."""
+
+    def attend(
+        self,
+        queries: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        position: Any,
+        *,
+        scale: float,
+        window: int | None,
+        causal: bool,
+    ) -> mx.array:
+        """Attention `[B, H, L, d]` of a block at `position` (a `Position`) over context and itself."""
 
 
 class Attention(nn.Module):
@@ -32,29 +50,28 @@ class Attention(nn.Module):
         self.q_norm = nn.RMSNorm(dims, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(dims, eps=config.rms_norm_eps)
 
-    def queries(self, x: mx.array, rope: Rope, position: int) -> mx.array:
+    def queries(self, x: mx.array, rope: Rope, position: Position) -> mx.array:
         """`[B, L, D]` -> `[B, H, L, d]`, standing at `position` and after."""
         split = self.q_proj(x).reshape(*x.shape[:2], self.num_heads, -1)
         return rope(self.q_norm(split).swapaxes(1, 2), position)
 
-    def keys_and_values(self, x: mx.array, rope: Rope, position: int) -> tuple[mx.array, mx.array]:
+    def keys_and_values(
+        self, x: mx.array, rope: Rope, position: Position
+    ) -> tuple[mx.array, mx.array]:
         """`[B, S, D]` -> two of `[B, H_kv, S, d]`, standing at `position` and after."""
         keys = self.k_proj(x).reshape(*x.shape[:2], self.num_kv_heads, -1)
         values = self.v_proj(x).reshape(*x.shape[:2], self.num_kv_heads, -1)
         return rope(self.k_norm(keys).swapaxes(1, 2), position), values.swapaxes(1, 2)
 
-    def __call__(self, x: mx.array, rope: Rope, cache: LayerCache, position: int) -> mx.array:
+    def __call__(self, x: mx.array, rope: Rope, cache: ContextRows, position: Position) -> mx.array:
         """`[B, L, D]` -> `[B, L, D]`: the block at `position`, behind the cached context."""
         queries = self.queries(x, rope, position)
         keys, values = self.keys_and_values(x, rope, position)
-        context = cache.reserve(position, x.shape[1], like=keys)
-        mixed = block_attention(
+        mixed = cache.attend(
             queries,
-            context.keys,
-            context.values,
             keys,
             values,
-            length=position - context.first,
+            position,
             scale=self.scale,
             window=self.window,
             causal=self.causal,
@@ -86,7 +103,7 @@ class DrafterLayer(nn.Module):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def __call__(self, h: mx.array, rope: Rope, cache: LayerCache, position: int) -> mx.array:
+    def __call__(self, h: mx.array, rope: Rope, cache: ContextRows, position: Position) -> mx.array:
         h = h + self.self_attn(self.input_layernorm(h), rope, cache, position)
         return h + self.mlp(self.post_attention_layernorm(h))
 

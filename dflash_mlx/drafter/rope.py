@@ -53,6 +53,10 @@ def is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+Position = int | mx.array
+"""Where a block or a sequence begins: the same for all of a batch, or int32 `[B]`."""
+
+
 class Rope:
     """Rotates `[B, H, S, d]` rows that stand at positions `offset .. offset + S - 1`."""
 
@@ -71,7 +75,7 @@ class Rope:
             self.base, self.wavelengths = None, _yarn(config, dims)
             self.magnitude = _yarn_magnitude(config.scaling)
 
-    def __call__(self, x: mx.array, offset: int) -> mx.array:
+    def __call__(self, x: mx.array, offset: Position) -> mx.array:
         if self.magnitude != 1.0:
             x = x * self.magnitude
         return mx.fast.rope(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import mlx.core as mx
 
+from ..drafter.dflash2 import SecondDrafter
 from ..drafter.model import Drafter
 from ..target.model import Target
 from .sampling import Chooser
@@ -73,4 +75,7 @@ class BlockDrafting:
         logits = self._target.head(hidden[:, 1:]) * config.output_multiplier
         if config.logit_softcap is not None:
             logits = mx.tanh(logits / config.logit_softcap) * config.logit_softcap
+        if isinstance(self._drafter, SecondDrafter):
+            walk = partial(self._drafter.candidate_selector.walk, hidden[0, 1:], history[-1])
+            return chooser.draft_path(logits[0], history, walk)
         return chooser.draft(logits[0], history)

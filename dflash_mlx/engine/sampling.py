@@ -8,12 +8,13 @@ right exactly when it equals the choice, and drafting changes speed only.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import mlx.core as mx
 
+from ..drafter.dflash2 import Pick
 from .noise import Key, gumbel
 from .options import Processor, Sampling
 
@@ -55,6 +56,25 @@ class Chooser:
         ids = _largest(logits, min(_DRAFT_CANDIDATES, logits.shape[-1]))
         likeliest = mx.take_along_axis(logits, ids, axis=-1)
         return _sample(likeliest, ids, self.sampling, self.key, len(history))
+
+    def draft_path(
+        self,
+        logits: mx.array,
+        history: Sequence[int],
+        follow: Callable[[mx.array, Pick], mx.array],
+    ) -> mx.array:
+        """Like `draft`, for a drafter whose guesses depend on one another (DFlash 2).
+
+        `follow(logits, pick)` walks through the rows and calls `pick` for each, in order.
+        """
+
+        def pick(row: int, ids: mx.array, scores: mx.array) -> mx.array:
+            if self.sampling.greedy:
+                best = mx.argmax(scores, axis=-1, keepdims=True)
+                return mx.take_along_axis(ids, best, axis=-1)[:, 0].astype(mx.int32)
+            return _sample(scores, ids, self.sampling, self.key, len(history) + row)
+
+        return follow(_penalized(logits.astype(mx.float32), self.sampling, history, None), pick)
 
     def walk(self, logits: mx.array, history: Sequence[int], drafts: Sequence[int]) -> list[int]:
         """Like `choose`, through the processors, one row at a time, up to the first wrong draft.

@@ -213,7 +213,6 @@ def test_a_language_model_in_place_of_a_drafter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"architectures": ["DFlash2DraftModel"]}, "DFlash 2"),
         ({"speculators_model_type": "dflash"}, "vLLM speculators"),
         ({"architectures": ["Qwen3DSparkModel"]}, "DeepSpec"),
         ({"markov_rank": 0}, "DeepSpec"),
@@ -226,10 +225,3 @@ def test_another_packaging_is_named_and_never_loaded_in_part(
     sentence = refusal(save(tmp_path, tiny_drafter(), changed(**changes)))
     assert f"needs {what}" in sentence or f"needs the {what}" in sentence
     assert "not supported yet" in sentence
-
-
-def test_tensors_of_dflash_2_are_known_whatever_the_config_says(tmp_path: Path) -> None:
-    """Report 56: a partial module set was dropped with a debug log."""
-    drafter = tiny_drafter()
-    drafter.candidate_selector = nn.Linear(4, 4)
-    assert "needs DFlash 2" in refusal(save(tmp_path, drafter, RAW))

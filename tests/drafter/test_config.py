@@ -34,10 +34,7 @@ def read_own(**changes: Any) -> DrafterConfig:
 
 def test_the_plain_layout_is_read_whole() -> None:
     config = read()
-    assert config == tiny_config(
-        max_position_embeddings=4096,
-        rope=RopeConfig(10000.0, scaling={"original_max_position_embeddings": 4096}),
-    )
+    assert config == tiny_config(max_position_embeddings=4096)
 
 
 def test_block_size_stands_at_the_top_or_inside_and_is_16_when_absent() -> None:

@@ -12,6 +12,7 @@ from mlx.utils import tree_flatten, tree_map
 
 from dflash_mlx.drafter import Drafter, DrafterCache, DrafterConfig
 from dflash_mlx.drafter.config import FULL, SLIDING
+from dflash_mlx.drafter.dflash2 import SecondDrafter
 from dflash_mlx.drafter.rope import RopeConfig
 
 RAW: dict[str, Any] = {
@@ -62,7 +63,8 @@ def sliding_config(window: int = 5, is_causal: bool | None = None) -> DrafterCon
 
 def tiny_drafter(config: DrafterConfig | None = None, seed: int = 0) -> Drafter:
     """Random weights, large enough that every row and every key matters."""
-    drafter = Drafter(config or tiny_config())
+    config = config or tiny_config()
+    drafter = SecondDrafter(config) if config.second else Drafter(config)
     keys = iter(mx.random.split(mx.random.key(seed), 200))
 
     def filled(array: mx.array) -> mx.array:
