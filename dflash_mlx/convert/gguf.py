@@ -1,0 +1,155 @@
+"""Import a GGUF target model: an MLX folder that mlx-lm loads, with the very numbers of the file.
+
+Q4_0, Q4_1, Q8_0, F16, F32 and BF16 are kept exactly (`gguf_types.py`); other types are refused by
+name. What belongs to a family of models is a table in `gguf_architectures.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..errors import DFlashError
+from .gguf_architectures import ARCHITECTURES, Architecture, unpair
+from .gguf_file import GGUFFile, read_gguf
+from .gguf_tokenizer import write_tokenizer
+from .gguf_types import AFFINE, GROUP, check_types, common_dtype, entries
+from .safetensors_file import Entry, write_safetensors
+
+TORCH_NAMES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an import will write, known from the header alone."""
+
+    entries: list[Entry]
+    config: dict[str, Any]
+    tensors: int  # of the GGUF file
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the weights to be written, in bytes."""
+        return sum(entry.nbytes for entry in self.entries)
+
+
+def import_gguf(
+    source: Path,
+    folder: Path,
+    *,
+    widen: bool = False,
+    generation: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Plan:
+    """Write GGUF file `source` as an MLX model into the existing, empty `folder`.
+
+    `widen` stores floats as float32 instead of the smallest exact dtype (`plan_import`).
+    `generation` are sampling defaults for its `generation_config.json`; `progress(done, total)`
+    counts bytes of weights. Raises `DFlashError` for what cannot be imported exactly.
+    """
+    file = read_gguf(source)
+    plan = plan_import(file, widen=widen)
+    write_tokenizer(file, folder, plan.config)
+    _write_json(folder / "config.json", plan.config)
+    stops = {key: plan.config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    _write_json(folder / "generation_config.json", {**stops, **(generation or {})})
+    weights = folder / "model.safetensors"
+    write_safetensors(weights, plan.entries, metadata={"format": "mlx"}, progress=progress)
+    return plan
+
+
+def plan_import(file: GGUFFile, *, widen: bool = False) -> Plan:
+    """Decide every tensor and the whole config, reading headers only (and small float tensors).
+
+    All floats get one dtype: the smallest that holds each of them exactly, or float32 (`widen`),
+    for machines that compute float16 slowly.
+    """
+    architecture = ARCHITECTURES.get(file.architecture)
+    if architecture is None:
+        known = ", ".join(ARCHITECTURES)
+        raise DFlashError(
+            f"{file.path} holds a model of the family '{file.architecture}': "
+            f"only these can be imported: {known}."
+        )
+    tensors = {name: t for name, t in file.tensors.items() if name not in architecture.derived}
+    check_types(tensors.values())
+    config = architecture.config(file)
+    _check_names(file, architecture, config)
+
+    dtype = "F32" if widen else common_dtype(tensors.values())
+    planned: list[Entry] = []
+    bits: dict[str, int] = {}
+    for name, tensor in tensors.items():
+        stem, parameter = name.rsplit(".", 1)
+        path = architecture.module(stem)
+        assert path is not None, "checked above"
+        heads = architecture.heads(stem, config)
+        order = partial(unpair, heads=heads) if heads else _as_they_are
+        planned += entries(path, parameter, tensor, dtype, order)
+        if tensor.type in AFFINE:
+            bits[path] = AFFINE[tensor.type].bits
+    config |= {"vocab_size": file.tensors["token_embd.weight"].shape[0]}
+    config |= _token_ids(file) | {"torch_dtype": TORCH_NAMES[dtype]}
+    if bits:
+        config["quantization"] = _quantization(bits)
+    return Plan(planned, config, len(file.tensors))
+
+
+def _as_they_are(rows: Any) -> Any:
+    return rows
+
+
+def _check_names(file: GGUFFile, architecture: Architecture, config: Mapping[str, Any]) -> None:
+    """Every tensor has a place and every place its tensor, or `DFlashError` names the odd ones."""
+    stems = {name.removesuffix(".weight") for name in file.tensors if name.endswith(".weight")}
+    missing = architecture.expected(config) - stems
+    if missing:
+        raise DFlashError(f"{file.path} lacks {_some(missing)}: fetch a whole file.")
+    layers = config["num_hidden_layers"]
+    unknown = [name for name in file.tensors if not _has_place(name, architecture, layers)]
+    if unknown:
+        raise DFlashError(f"{file.path} holds tensors that have no place here: {_some(unknown)}.")
+
+
+def _has_place(name: str, architecture: Architecture, layers: int) -> bool:
+    if name in architecture.derived:
+        return True
+    stem, _, parameter = name.rpartition(".")
+    if parameter not in ("weight", "bias") or architecture.module(stem) is None:
+        return False
+    parts = stem.split(".")
+    return parts[0] != "blk" or (parts[1].isdigit() and int(parts[1]) < layers)
+
+
+def _some(names: Any) -> str:
+    """`names` counted, the first few spelled out."""
+    names = sorted(names)
+    return f"{len(names)} tensors ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
+
+
+def _token_ids(file: GGUFFile) -> dict[str, Any]:
+    """bos, pad and the stop tokens (a list: a chat model may end a turn, or a text)."""
+    ids = {key: file.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("bos", "padding")}
+    ends = [file.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")]
+    stops = list(dict.fromkeys(int(end) for end in ends if end is not None))
+    return {"bos_token_id": ids["bos"], "pad_token_id": ids["padding"], "eos_token_id": stops}
+
+
+def _quantization(bits: Mapping[str, int]) -> dict[str, Any]:
+    """mlx-lm's `quantization`: the commonest width for all, other layers by their path."""
+    [(usual, _)] = Counter(bits.values()).most_common(1)
+    others = {
+        path: {"group_size": GROUP, "bits": width, "mode": "affine"}
+        for path, width in bits.items()
+        if width != usual
+    }
+    return {"group_size": GROUP, "bits": usual, "mode": "affine", **others}
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

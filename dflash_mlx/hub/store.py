@@ -1,0 +1,139 @@
+"""Folders that are either whole or absent, under the program's own cache.
+
+A folder is made inside a workshop beside its destination, `.<name>.partial/`, and renamed into
+place at the end. A lock in the workshop lets one process work at a time; the system drops the lock
+of a process that dies, so whoever holds it may clear what the last one left behind:
+
+    .<name>.partial/lock    held while somebody works
+    .<name>.partial/new     the folder in the making
+    .<name>.partial/old     the folder being replaced, between two renames
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..errors import DFlashError
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+
+
+def cache_root() -> Path:
+    """Where conversions and the embedded pair live unless the user says otherwise."""
+    return Path.home() / ".cache" / "dflash-mlx"
+
+
+@contextmanager
+def atomic_folder(destination: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Give an empty folder that becomes `destination` on success and vanishes on any failure.
+
+    Raises `DFlashError` if `destination` exists (unless `replace`), cannot be written, or the disk
+    is full.
+    """
+    with claimed(destination) as new:
+        yield new
+        publish(new, destination, replace=replace)
+
+
+@contextmanager
+def claimed(destination: Path) -> Iterator[Path]:
+    """Give an empty folder in `destination`'s workshop, which no other process shares.
+
+    Waits for another process that works on the same destination; it may have finished it when this
+    one gets its turn, so look again. `publish` moves the folder into place; without it the folder
+    is removed.
+    """
+    workshop = destination.parent / f".{destination.name}.partial"
+    with writing(destination):
+        lock = _locked(workshop)
+        try:
+            _mend(workshop, destination)
+            new = workshop / "new"
+            new.mkdir()
+            yield new
+        finally:
+            # Removing the lock file last, and before its release, lets a waiting process notice.
+            _mend(workshop, destination)
+            (workshop / "lock").unlink(missing_ok=True)
+            with suppress(OSError):
+                workshop.rmdir()
+            os.close(lock)
+
+
+def publish(new: Path, destination: Path, *, replace: bool = False) -> None:
+    """Rename `new`, a claimed folder, to `destination`; an old folder there goes if `replace`."""
+    if destination.exists():
+        if not replace:
+            raise DFlashError(f"{destination} exists already: remove it or choose another place.")
+        destination.rename(new.parent / "old")
+    new.rename(destination)
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Turn a full disk or a forbidden place into one sentence that says the cure."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise DFlashError(
+                f"the disk is full at {place.parent}: free some space and run again."
+            ) from error
+        if error.errno in REFUSED:
+            where = error.filename or place
+            raise DFlashError(
+                f"{where} cannot be written ({error.strerror}): choose a place where you may write."
+            ) from error
+        raise
+
+
+def check_space(folder: Path, needed: int) -> None:
+    """Raise DFlashError unless the disk where `folder` is, or will be, has `needed` bytes free."""
+    place = next(p for p in (folder, *folder.parents) if p.exists())
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise DFlashError(
+            f"{folder} needs {_megabytes(needed)} and the disk has {_megabytes(free)} left; "
+            "free some space and run again"
+        )
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB"
+
+
+def _locked(workshop: Path) -> int:
+    """Hold the lock of `workshop`, made if need be; returns the open file."""
+    path = workshop / "lock"
+    while True:
+        workshop.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:
+            continue  # its owner has just removed the workshop
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.samestat(path.stat(), os.fstat(lock)):
+                return lock
+        except FileNotFoundError:
+            pass  # the owner finished and removed the file that we waited for
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def _mend(workshop: Path, destination: Path) -> None:
+    """Clear what a process left behind; give back the folder that it was about to replace."""
+    shutil.rmtree(workshop / "new", ignore_errors=True)
+    old = workshop / "old"
+    if old.exists() and not destination.exists():
+        old.rename(destination)
+    shutil.rmtree(old, ignore_errors=True)
