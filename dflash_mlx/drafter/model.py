@@ -31,7 +31,7 @@ class ContextRows(Protocol):
         window: int | None,
         causal: bool,
     ) -> mx.array:
-        """Attention `[B, H, L, d]` of a block at `position` (a `Position`) over context and itself."""
+        """Attention `[B, H, L, d]` of a block at `position` (a `Position`): context and itself."""
 
 
 class Attention(nn.Module):
