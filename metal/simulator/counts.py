@@ -52,17 +52,18 @@ class Counts:
     shared_read_bytes: int = 0
     shared_written_bytes: int = 0
     copied_bytes: int = 0
+    constant_bytes: int = 0
     operations: Counter[str] = field(default_factory=Counter)
     buffers: dict[str, BufferCounts] = field(default_factory=dict)
 
     @property
     def read_bytes(self) -> int:
-        """Requested from all buffers."""
+        """Requested from all device buffers."""
         return sum(buffer.read_bytes for buffer in self.buffers.values())
 
     @property
     def written_bytes(self) -> int:
-        """Written to all buffers."""
+        """Written to all device buffers."""
         return sum(buffer.written_bytes for buffer in self.buffers.values())
 
     def __add__(self, other: Counts) -> Counts:
@@ -80,6 +81,7 @@ class Counts:
             shared_read_bytes=self.shared_read_bytes + other.shared_read_bytes,
             shared_written_bytes=self.shared_written_bytes + other.shared_written_bytes,
             copied_bytes=self.copied_bytes + other.copied_bytes,
+            constant_bytes=self.constant_bytes + other.constant_bytes,
             operations=self.operations + other.operations,
             buffers={n: self.buffers.get(n, none) + other.buffers.get(n, none) for n in names},
         )

@@ -65,7 +65,7 @@ class Kernel:
 
     @cached_property
     def _library(self) -> ctypes.CDLL:
-        abi.load_runtime(self.toolchain.runtime())
+        abi.load_runtime(self.toolchain.runtime)
         return ctypes.CDLL(str(self.image))
 
     @cached_property
@@ -137,7 +137,7 @@ class Kernel:
         """
         self._check(grid, threadgroup, max_threads)
         arithmetic = arithmetic or Arithmetic()
-        runtime = abi.load_runtime(self.toolchain.runtime())
+        runtime = abi.load_runtime(self.toolchain.runtime)
         requests = (abi.BufferRequest * max(len(self.buffers), 1))()
         for request, parameter in zip(requests, self.buffers, strict=False):
             array = arguments.get(parameter.name)
@@ -186,6 +186,7 @@ class Kernel:
         table = (ctypes.c_int32 * (len(counters) * 4)).in_dll(
             self._library, f"{operations.COUNTERS}_table"
         )
+        named = list(zip(self.buffers, requests, strict=False))
         return Counts(
             launches=1,
             threadgroups=request.threadgroups,
@@ -197,6 +198,7 @@ class Kernel:
             matrix_operations=request.matrix_operations,
             shared_read_bytes=request.shared_read_bytes,
             shared_written_bytes=request.shared_written_bytes,
+            constant_bytes=sum(r.read_bytes for p, r in named if p.constant),
             operations=operations.total(list(counters), list(table)),
             buffers={
                 p.name: BufferCounts(
@@ -206,6 +208,7 @@ class Kernel:
                     r.written_sectors,
                     r.unwritten_bytes,
                 )
-                for p, r in zip(self.buffers, requests, strict=False)
+                for p, r in named
+                if not p.constant
             },
         )

@@ -13,14 +13,15 @@ _SCALARS = "bool|char|uchar|short|ushort|int|uint|long|ulong|half|bfloat|float"
 _VECTOR_CALL = re.compile(rf"(?<![\w:])((?:packed_)?(?:{_SCALARS})[234])\s*\((?!\))")
 _VEC_TEMPLATE_CALL = re.compile(r"(?<!operator )\b((?:metal::)?vec<[^<>;{}()]+>)\s*\((?!\))")
 _THREADGROUP_VARIABLE = re.compile(
-    r"\bthreadgroup\s+((?:const\s+)?[A-Za-z_][\w:]*(?:<[^;{}()]*>)?)\s+([A-Za-z_]\w*)\s*((?:\[[^\]]+\]\s*)*);"
+    r"\bthreadgroup[ \t]+((?:const\s+)?[A-Za-z_][\w:]*(?:<[^;{}()]*>)?)\s+([A-Za-z_]\w*)\s*((?:\[[^\]]+\]\s*)*);"
 )
 _THREADGROUP_LIST = re.compile(
-    r"\bthreadgroup\s+([A-Za-z_][\w:]*)\s+([A-Za-z_]\w*\s*\[[^\]]+\](?:\s*,\s*[A-Za-z_]\w*\s*\[[^\]]+\])+)\s*;"
+    r"\bthreadgroup[ \t]+([A-Za-z_][\w:]*)\s+([A-Za-z_]\w*\s*\[[^\]]+\](?:\s*,\s*[A-Za-z_]\w*\s*\[[^\]]+\])+)\s*;"
 )
 _POINTER_ELEMENT = re.compile(
     r"template <typename T>\s*struct pointer_element<(?:device|constant|threadgroup) T\*> \{[^}]*\};"
 )
+_THREADGROUP_ARGUMENT = re.compile(r"\[\[threadgroup\(\d+\)\]\]")
 _PRAGMA_CONTRACT = re.compile(r"#\s*pragma\s+METAL\s+fp\s+contract\s*\((\w+)\)")
 _PRAGMA_OTHER = re.compile(r"#\s*pragma\s+METAL\b[^\n]*")
 
@@ -39,6 +40,7 @@ def to_cpp(metal: str) -> str:
     """Metal text as C++ text with the same lines."""
     text = _PRAGMA_CONTRACT.sub(lambda m: f"#pragma clang fp contract({m.group(1)})", metal)
     text = _PRAGMA_OTHER.sub("", text)
+    text = _THREADGROUP_ARGUMENT.sub("", text)
     text = _POINTER_ELEMENT.sub(_blank, text)
     text = _THREADGROUP_LIST.sub(_split_list, text)
     text = _THREADGROUP_VARIABLE.sub(

@@ -95,19 +95,26 @@ class Toolchain:
                 return Toolchain(path, cache or DEFAULT_CACHE)
         raise ToolchainMissing(MISSING)
 
-    @cached_property
-    def _identity(self) -> bytes:
+    def _identity(self, *folders: Path) -> bytes:
         """Whatever changes the meaning of a cached object, apart from its own source."""
-        digest = hashlib.sha256(_run([self.clang, "--version"]).encode())
-        for path in sorted(INCLUDE.rglob("*")) + sorted((HERE / "runtime").iterdir()):
+        digest = hashlib.sha256(self._version.encode())
+        for path in sorted(path for folder in folders for path in folder.rglob("*")):
             if path.is_file():
                 digest.update(str(path.relative_to(HERE)).encode() + path.read_bytes())
         digest.update((HERE / "operations.py").read_bytes() + Path(__file__).read_bytes())
         return digest.digest()
 
-    def _cached(self, key: str, suffix: str, make: Callable[[Path], None]) -> Path:
-        digest = hashlib.sha256(self._identity + key.encode()).hexdigest()[:24]
-        target = self.cache / f"{digest}{suffix}"
+    @cached_property
+    def _version(self) -> str:
+        return _run([self.clang, "--version"])
+
+    @cached_property
+    def _kernel_identity(self) -> bytes:
+        return self._identity(INCLUDE)
+
+    def _cached(self, identity: bytes, key: str, make: Callable[[Path], None]) -> Path:
+        digest = hashlib.sha256(identity + key.encode()).hexdigest()[:24]
+        target = self.cache / f"{digest}.so"
         if not target.exists():
             self.cache.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self.cache) as folder:
@@ -116,6 +123,7 @@ class Toolchain:
                 os.replace(made, target)
         return target
 
+    @cached_property
     def runtime(self) -> Path:
         """The shared object that runs kernels."""
 
@@ -124,7 +132,8 @@ class Toolchain:
             flags = [*_LANGUAGE, *_target(), "-O2", f"-I{INCLUDE}"]
             _run([self.clang, *flags, *_link(), *sources, "-lm", "-o", str(target)])
 
-        return self._cached("runtime", ".so", make)
+        identity = self._identity(INCLUDE / "simulator", HERE / "runtime")
+        return self._cached(identity, "runtime", make)
 
     def kernel(
         self,
@@ -151,7 +160,7 @@ class Toolchain:
             back = ["-O1", "-fPIC", "-Xclang", "-disable-llvm-passes", *_target(), *_link()]
             _run([self.clang, *back, str(code), "-o", str(target), "-Wno-override-module"])
 
-        return self._cached(f"{flags}{source}", ".so", make)
+        return self._cached(self._kernel_identity, f"{flags}{source}", make)
 
     def check_syntax(self, source: str, flags: list[str]) -> str:
         """clang's complaints about C++ text, compiled to nothing."""

@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "metal"))
 
 from simulator import Simulator  # noqa: E402
+from simulator.stock import Stock  # noqa: E402
 
 HERE = Path(__file__).parent
 
@@ -32,3 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def simulator() -> Simulator:
     """A fresh simulator; compiled kernels are shared by all through the cache."""
     return Simulator()
+
+
+@pytest.fixture
+def stock(simulator: Simulator) -> Stock:
+    """MLX's own kernels in the simulator."""
+    return Stock(simulator.toolchain)

@@ -40,7 +40,7 @@ bool on_a_stack(uintptr_t address);
 
 // memory.cpp
 bool open_memory();            // maps the buffers; false if the machine has no room
-void begin_threadgroup_memory();
+void begin_threadgroup_memory(uint32_t threads);
 void settle();                 // a write whose value had to be seen before it could be called a race
 void settle_reads();           // a read of nothing that no later write explained: at barriers, at the end
 void close_memory();

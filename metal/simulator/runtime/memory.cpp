@@ -65,6 +65,9 @@ uint32_t variable_count;
 Cell* shared_cells;
 PendingWrite pending;
 PendingRead unexplained;
+// What each thread loaded last from each buffer. Loading the same element again at once costs a GPU nothing:
+// its compiler keeps the value, where clang, for which all memory is one, must fear a store in between.
+uint64_t last_load[kMaxThreads * kMaxBuffers];
 uintptr_t constant_page = 1;  // of the kernel's own constant tables, the last one seen
 
 Fault fault_at(FaultKind kind, const void* site, uint32_t size, bool write) {
@@ -181,6 +184,19 @@ void check_cells(Space space, Cell* cells, uintptr_t address, const Fault& fault
   memcpy(pending.before, reinterpret_cast<void*>(address), fault.bytes);
 }
 
+bool loaded_just_now(uint32_t buffer, uint64_t offset, uint32_t size) {
+  uint64_t& last = last_load[current->index * launch->buffer_count + buffer];
+  const uint64_t key = offset << 16 | size;
+  const bool same = last == key;
+  last = key;
+  return same;
+}
+
+void forget_loads(uint32_t first_thread, uint32_t threads) {
+  const size_t size = sizeof(uint64_t) * launch->buffer_count;
+  memset(&last_load[first_thread * launch->buffer_count], 0, threads * size);
+}
+
 uint64_t new_sectors(uint32_t* stamps, uint64_t offset, uint64_t size) {
   uint64_t count = 0;
   for (uint64_t s = offset / 32; s <= (offset + size - 1) / 32; s++) {
@@ -209,9 +225,10 @@ void device_access(uintptr_t address, uint32_t size, bool write, bool atomic, co
       fault.kind = FaultKind::input_written;
       raise(fault);
     }
+    forget_loads(current->index, 1);
     request.written_bytes += size;
     request.written_sectors += new_sectors(buffer.write_stamp, uint64_t(offset), size);
-  } else {
+  } else if (buffer.cells || !loaded_just_now(index, uint64_t(offset), size)) {
     request.read_bytes += size;
     request.read_sectors += new_sectors(buffer.read_stamp, uint64_t(offset), size);
   }
@@ -334,7 +351,8 @@ bool open_memory() {
   return true;
 }
 
-void begin_threadgroup_memory() {
+void begin_threadgroup_memory(uint32_t threads) {
+  forget_loads(0, threads);
   for (uint32_t i = 0; i < variable_count; i++)
     memset(reinterpret_cast<void*>(variables[i].begin), 0xff, variables[i].header->size);
 }

@@ -170,7 +170,7 @@ void begin_threadgroup(const uint32_t (&position)[3], const uint32_t (&groups)[3
   memset(clock.simd, 0, sizeof(clock.simd));
   clock.group_begin = ++clock.now;
   clock.ordered[kDevice] = clock.ordered[kShared] = clock.now;
-  begin_threadgroup_memory();
+  begin_threadgroup_memory(count);
 }
 
 [[nodiscard]] bool run_threadgroup() {
