@@ -19,7 +19,7 @@ from .gguf_architectures import ARCHITECTURES, Architecture, unpair
 from .gguf_file import GGUFFile, read_gguf
 from .gguf_tokenizer import write_tokenizer
 from .gguf_types import AFFINE, GROUP, check_types, common_dtype, entries
-from .safetensors_file import Entry, write_safetensors
+from .safetensors_writer import Entry, write_safetensors
 
 TORCH_NAMES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 

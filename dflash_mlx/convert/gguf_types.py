@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import DFlashError
 from .gguf_file import GGUFTensor
-from .safetensors_file import Entry
+from .safetensors_writer import Entry
 
 GROUP = 32
 FLOATS = ("F32", "F16", "BF16")

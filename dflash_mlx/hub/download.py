@@ -1,0 +1,114 @@
+"""Models of the hub, in the hub's own cache: found there without the network, else fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import DFlashError
+from .store import check_space, writing
+from .wheel import SetupProgress
+
+CHOSEN: Any = {
+    "allow_patterns": [
+        "model*.safetensors",
+        "*.json",
+        "*.jinja",
+        "*.txt",
+        "*.model",
+        "*.tiktoken",
+    ],
+    "ignore_patterns": ["*/*"],
+}
+"""Weights, configs, templates and tokenizers of the repository's top: no pickles, no code.
+
+A subset of what mlx-lm fetches, so that its downloads count as whole.
+"""
+
+
+def cached_repository(name: str) -> Path | None:
+    """The snapshot of `name` in the hub's cache, None if there is none; never takes the network.
+
+    Files that a download of an older hub client left out are not noticed.
+    """
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True, **CHOSEN))
+    except errors.LocalEntryNotFoundError:
+        return None
+
+
+def fetch_repository(name: str, progress: SetupProgress) -> Path:
+    """Download what is missing of `name` into the hub's cache; an interrupted download goes on.
+
+    Raises DFlashError if there is no such model, it may not be had, the hub cannot be reached, or
+    the disk is full.
+    """
+    from huggingface_hub import constants, snapshot_download
+
+    cache = Path(constants.HF_HUB_CACHE)
+    with _explained(name), writing(cache):
+        files = snapshot_download(name, **CHOSEN, dry_run=True, tqdm_class=_reporter(None, 0))
+        missing = sum(file.file_size or 0 for file in files if file.will_download)
+        check_space(cache, missing)
+        bars = _reporter(progress, missing)
+        return Path(snapshot_download(name, **CHOSEN, tqdm_class=bars))
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Turn the hub's errors into one sentence that says the cure."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except (OSError, RuntimeError, errors.HTTPError) as error:  # httpx's own, and xet's
+        raise DFlashError(_reason(name, error)) from error
+
+
+def _reason(name: str, error: BaseException) -> str:
+    from huggingface_hub import errors
+
+    # A dry run wraps what went wrong.
+    cause = error.__cause__ if isinstance(error, errors.DryRunError) else error
+    if isinstance(cause, errors.OfflineModeIsEnabled):
+        return (
+            f"{name} is not in the hub's cache and HF_HUB_OFFLINE forbids to fetch it: unset it,"
+            " or fetch the model elsewhere and give its folder."
+        )
+    if isinstance(cause, errors.GatedRepoError):
+        return (
+            f"{name} is gated: accept its licence on its page, run `hf auth login`, and try again."
+        )
+    if isinstance(cause, errors.RepositoryNotFoundError):
+        return (
+            f"There is no folder {name}, and the hub has no model of that name, or it is private:"
+            " check the name, or run `hf auth login` if it is yours."
+        )
+    if isinstance(cause, errors.HfHubHTTPError):
+        return f"The hub refused {name} (status {cause.response.status_code}): try again later."
+    detail = next(iter(str(cause).splitlines()), "") or type(cause).__name__
+    return (
+        f"{name} is not on this machine and the hub cannot be reached ({detail}): go online and"
+        " try again."
+    )
+
+
+def _reporter(progress: SetupProgress | None, total: int) -> Any:
+    """A class for the hub's progress bars: shows nothing, and tells `progress` the bytes."""
+    from tqdm import tqdm
+
+    class Reporter(tqdm):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self.counts_bytes = options.get("unit") == "B"
+            super().__init__(*arguments, **options, disable=True)
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += n or 0
+            if progress and self.counts_bytes and total:
+                progress("fetching", min(int(self.n), total), total)
+
+    return Reporter
