@@ -43,10 +43,11 @@ class Context:
         common = 0
         while common < limit and self.tokens[common] == prompt[common]:
             common += 1
-        del self.tokens[common:]
-        rewind(self.cache, common)
         if self.drafting is not None:
             self.drafting.rewind(min(common, self.drafting.length))
+            common = min(common, self.drafting.length) if draft else common
+        del self.tokens[common:]
+        rewind(self.cache, common)
         return common
 
     def prefill(self, tokens: Sequence[int], draft: bool, progress: Progress | None = None) -> None:

@@ -26,7 +26,7 @@ class Drafting(Protocol):
         """What must be evaluated once a round, lest the graph grow."""
 
     def rewind(self, length: int) -> None:
-        """Forget the context from absolute position `length` on."""
+        """Forget the context from absolute position `length` on, or all of it if that cannot be."""
 
     def extend(self, taps: mx.array) -> None:
         """Append the target's taps [1, S, T*D] of the next S tokens to the context."""
@@ -57,8 +57,8 @@ class BlockDrafting:
         return self._cache.arrays
 
     def rewind(self, length: int) -> None:
-        """Forget the context from absolute position `length` on."""
-        self._cache.rewind(length)
+        """Forget the context from `length` on; all of it where a sliding window has moved on."""
+        self._cache.rewind(length if length >= self._cache.rewind_limit else 0)
 
     def extend(self, taps: mx.array) -> None:
         """Append the target's taps [1, S, T*D] of the next S tokens to the context."""
