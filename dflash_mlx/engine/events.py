@@ -2,8 +2,8 @@
 
 The definitions, used everywhere:
 
-* a **round** is one verification pass of a generation that drafts; plain decoding has none, and
-  the token that prefill yields belongs to none;
+* a **round** is one verification pass over drafts; plain decoding has none, and the token that
+  prefill yields belongs to none, nor does a last one for which nothing was drafted;
 * **accepted** is the number of drafts that a round kept; drafts beyond a stop do not count;
 * **acceptance length** is `mean(accepted) + 1` over the rounds;
 * **tokens per second** is `(generated - 1) / decode_seconds`: the first token is prefill's.
@@ -49,7 +49,7 @@ class Stats:
 
     @property
     def rounds(self) -> int:
-        """How many verification passes took drafts from a drafter."""
+        """How many verification passes had drafts."""
         return len(self.accepted)
 
     @property
@@ -78,8 +78,9 @@ class Event:
     """What one round (or, first, prefill) added.
 
     `text` is answer text and `thinking` reasoning text, each ready to print: the pieces of a
-    generation joined are its whole text. `accepted` is None for prefill's token and for plain
-    decoding. `finish_reason` is `"stop"`, `"length"` or None while the generation goes on.
+    generation joined are its whole text. `accepted` is None where nothing was drafted: for
+    prefill's token, and in plain decoding. `finish_reason` is `"stop"`, `"length"` or None while
+    the generation goes on.
     """
 
     text: str

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from ..errors import DFlashError
+from ..errors import DFlashError, UsageError
 from .context import Context, Progress
 from .decode import Step, decode
 from .events import Event, Stats
@@ -44,8 +44,9 @@ def stream(
 
     What `context` already stands for is not forwarded again. `continuing` says that the text goes
     on with the prompt's own, rather than beginning a reply. Raises DFlashError at once where the
-    prompt does not fit the model's context.
+    prompt does not fit the model's context, and UsageError where `options` do not fit the pair.
     """
+    _check_tokens(pair, [*prompt, *options.sampling.logit_bias])
     limit = _token_limit(pair, len(prompt), options.max_tokens)
     block_size = pair.block_size(options)
     seed = secrets.randbits(32) if options.seed is None else options.seed
@@ -58,6 +59,8 @@ def stream(
         ThinkingSplitter(opened, *pair.thinking_tags),
     )
     configuration = replace(pair.configuration, block_size=block_size)
+    if block_size == 1:
+        configuration = replace(configuration, draft_model=None, draft_dtype=None)
     stats = Stats(configuration, seed, prompt_tokens=len(prompt))
     return _events(context, prompt, block_size, limit, chooser, output, stats, progress)
 
@@ -83,7 +86,7 @@ def _events(
         if stats.generated_tokens == 0:
             first, stats.prefill_seconds = now, now - begin
         stats.decode_seconds = now - first
-        reason = _count(stats, step, output.stopped, limit, draft)
+        reason = _count(stats, step, output.stopped, limit)
         if reason is not None:
             output.finish()
         text, thinking = output.drain()
@@ -91,9 +94,9 @@ def _events(
         yield Event(text, thinking, step.tokens, accepted, reason, stats)
 
 
-def _count(stats: Stats, step: Step, stopped: bool, limit: int, draft: bool) -> str | None:
+def _count(stats: Stats, step: Step, stopped: bool, limit: int) -> str | None:
     """Add a step to the statistics; the finish reason if it was the last."""
-    if draft and stats.generated_tokens > 0:
+    if step.drafted:
         stats.accepted.append(step.accepted)
         stats.drafted.append(step.drafted)
     stats.generated_tokens += len(step.tokens)
@@ -101,6 +104,14 @@ def _count(stats: Stats, step: Step, stopped: bool, limit: int, draft: bool) -> 
     if stopped:
         return "stop"
     return "length" if stats.generated_tokens >= limit else None
+
+
+def _check_tokens(pair: Pair, tokens: Sequence[int]) -> None:
+    """Raise UsageError for ids outside the vocabulary: MLX would read or write beyond its end."""
+    size = pair.target.vocab_rows
+    for token in tokens:
+        if not 0 <= token < size:
+            raise UsageError(f"Token {token} is outside this model's vocabulary of {size} tokens.")
 
 
 def _token_limit(pair: Pair, prompt_tokens: int, max_tokens: int | None) -> int:
