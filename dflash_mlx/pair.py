@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from jinja2 import TemplateError, Undefined
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .backend import Backend
@@ -31,8 +34,8 @@ KERNELS = "stock MLX"
 class Pair:
     """A target and its drafter (None: plain decoding), ready to generate.
 
-    `defaults` is how the pair samples where the caller does not say; `refusal` why it does not
-    draft although a drafter was there, as a sentence.
+    `defaults` is how the pair samples where the caller does not say; `thinking` whether it reasons
+    first, from how its drafter was trained; None leaves that to the model's template.
     """
 
     target: Target
@@ -41,14 +44,20 @@ class Pair:
     stop_tokens: frozenset[int]
     configuration: Configuration
     defaults: Sampling = field(default_factory=Sampling)
+    thinking: bool | None = None
 
     def __post_init__(self) -> None:
         self.thinking_tags = thinking_tags(self.tokenizer)
         self.token_bytes = TokenBytes(self.tokenizer, shown=self.thinking_tags)
 
-    def session(self, system: str | None = None, options: Options | None = None) -> Session:
+    def session(
+        self,
+        system: str | None = None,
+        options: Options | None = None,
+        thinking: bool | None = None,
+    ) -> Session:
         """Begin a conversation; without `options` it samples by the pair's defaults."""
-        return Session(self, options or Options(sampling=self.defaults), system)
+        return Session(self, options or Options(sampling=self.defaults), system, thinking)
 
     def context(self) -> Context:
         """Fresh caches for one conversation."""
@@ -75,16 +84,34 @@ class Pair:
         special = bos is None or not text.startswith(bos)
         return list(self.tokenizer.encode(text, add_special_tokens=special))
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """A conversation by the model's chat template, up to where the reply begins."""
+    @property
+    def can_switch_thinking(self) -> bool:
+        """Whether the chat template has a switch for reasoning."""
+        return "enable_thinking" in str(self.tokenizer.chat_template)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], thinking: bool | None = None) -> str:
+        """A conversation by the model's chat template, up to where the reply begins.
+
+        thinking: switches reasoning on or off where the template can; None is the pair's own way.
+        Raises UsageError where there is no template, or it refuses the conversation.
+        """
         if not self.tokenizer.has_chat_template:
             raise UsageError(
                 "This model has no chat template (it is a base model): use"
                 " `generate --ignore-chat-template` to continue a raw text."
             )
-        rendered: str = self.tokenizer.apply_chat_template(
-            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
-        )
+        mode = self.thinking if thinking is None else thinking
+        # mlx-lm would say "on" where nothing is said; an undefined name is the template's own way.
+        switch = {"enable_thinking": Undefined() if mode is None else mode}
+        try:
+            rendered: str = self.tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=True,
+                **(switch if self.can_switch_thinking else {}),
+            )
+        except TemplateError as error:
+            raise UsageError(f"The model's chat template refuses this: {error}.") from error
         return rendered
 
     def encode(self, rendered: str) -> list[int]:
@@ -117,8 +144,9 @@ def load_pair(names: PairFolders, dtype: str | None, backend: Backend) -> Pair:
         drafter,
         tokenizer,
         stop_tokens,
-        _configuration(names.model, names.draft_model, target, drafter, weights, backend),
+        _configuration(names, target, drafter, weights, backend),
         default_sampling(generation_config),
+        trained_thinking(names.draft_folder) if names.draft_folder else None,
     )
 
 
@@ -159,13 +187,30 @@ def default_sampling(generation_config: Mapping[str, Any]) -> Sampling:
     return Sampling(**given)
 
 
+_CARD_SWITCH = re.compile(r"enable_thinking\W{1,4}(true|false)", re.IGNORECASE)
+
+
+def trained_thinking(draft_folder: Path) -> bool | None:
+    """Whether a drafter was trained on replies with reasoning, as far as its folder tells.
+
+    `enable_thinking` in its config.json says so, else the way that its card (README.md) switches
+    the target's template, if it is always the same. The wrong mode costs most of the acceptance.
+    """
+    stated = read_json(draft_folder / "config.json").get("enable_thinking")
+    if isinstance(stated, bool):
+        return stated
+    card = draft_folder / "README.md"
+    text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
+    shown = {word.lower() for word in _CARD_SWITCH.findall(text)}
+    return shown == {"true"} if len(shown) == 1 else None
+
+
 def _draft_dtype(backend: Backend) -> mx.Dtype | None:
     return mx.float32 if backend.device == "cpu" else None
 
 
 def _configuration(
-    model: str,
-    draft_model: str | None,
+    names: PairFolders,
     target: Target,
     drafter: Drafter | None,
     weights: str,
@@ -174,8 +219,8 @@ def _configuration(
     name = str(target.dtype).removeprefix("mlx.core.")
     draft_name = str(drafter.norm.weight.dtype).removeprefix("mlx.core.") if drafter else None
     return Configuration(
-        model=model,
-        draft_model=draft_model if drafter else None,
+        model=names.model,
+        draft_model=names.draft_model,
         target_dtype=f"{name} ({weights})" if weights else name,
         draft_dtype=draft_name,
         device=backend.device,
@@ -184,5 +229,5 @@ def _configuration(
         exact=backend.exact,
         block_size=drafter.config.block_size if drafter else 1,
         kernels=KERNELS,
-        notes=backend.notes,
+        notes=backend.notes + ((names.note,) if names.note else ()),
     )
