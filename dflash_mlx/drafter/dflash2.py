@@ -71,6 +71,7 @@ class CandidateSelector(nn.Module):
         A candidate b of row t, one of its `top_k` largest logits U, scores
         `U_t(b) + <A[previous] * (P h_t), B[b]>`, in float32; `pick` chooses among them.
         """
+        logits = logits[:, : self.successor_codebook.shape[0]]  # a head may have rows to spare
         ids = mx.argpartition(-logits, kth=self.top_k - 1, axis=-1)[:, : self.top_k]
         own = mx.take_along_axis(logits, ids, axis=-1).astype(mx.float32)
         wanted = self.successor_codebook[ids] * self.hidden_projection(hidden)[:, None]

@@ -189,6 +189,22 @@ def test_a_missing_tensor_is_named() -> None:
         read_config(RAW, {name: shape for name, shape in SHAPES.items() if name != "fc.weight"})
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "sentence"),
+    [
+        ("layers.0.self_attn.q_proj.weight", (30, 32), "has 30 rows, not heads of 8"),
+        ("layers.0.self_attn.q_norm.weight", (8, 1), "impossible shape"),
+        ("norm.weight", (0,), "impossible shape"),
+        ("layers.0.self_attn.q_proj.weight", (24, 32), "3 query heads, which 2 key heads cannot"),
+    ],
+)
+def test_weights_of_an_impossible_shape_are_refused(
+    name: str, shape: tuple[int, ...], sentence: str
+) -> None:
+    with pytest.raises(DFlashError, match=sentence):
+        read_config(RAW, SHAPES | {name: shape})
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 200) | st.floats(-2, 2) | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),

@@ -110,6 +110,8 @@ def test_the_walk_scores_each_candidate_after_the_draft_before() -> None:
         return ids[0, mx.argmax(scores[0], keepdims=True)]
 
     assert selector.walk(hidden, 17, logits, best).tolist() == expected
+    spare = mx.concatenate([logits, mx.full((5, 8), 100.0)], axis=1)
+    assert selector.walk(hidden, 17, spare, best).tolist() == expected
     assert expected != mx.argmax(logits, axis=-1).tolist(), "the walk must matter"
 
 
