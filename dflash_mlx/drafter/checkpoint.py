@@ -71,6 +71,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise DFlashError(
             f"{path.parent} has no {path.name}: it is not a drafter's folder."
         ) from None
+    except OSError as error:
+        raise DFlashError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError:
         raise DFlashError(f"{path} is damaged: it does not hold JSON; fetch it again.") from None
     if not isinstance(value, dict):

@@ -140,6 +140,11 @@ def test_a_folder_without_config(tmp_path: Path) -> None:
     assert "has no config.json" in refusal(tmp_path)
 
 
+def test_a_config_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").mkdir()
+    assert "cannot be read: Is a directory" in refusal(tmp_path)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "\x00"])
 def test_a_config_that_is_no_json_object(tmp_path: Path, text: str) -> None:
     save(tmp_path, tiny_drafter(), RAW)
