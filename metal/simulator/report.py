@@ -54,12 +54,12 @@ def _race(kernel: Kernel, fault: Fault, at: faults.Location) -> faults.KernelFau
     if at.file == other.file and other.line > at.line:
         told.reverse()
     group = f"of threadgroup ({', '.join(map(str, fault.group))})"
-    first, second = (
-        f"thread {thread} {'writes' if write else 'reads'} it in {where}"
-        for where, thread, write in told
+    (earlier, first, wrote), (later, second, writes) = told
+    message = (
+        f"race in {_place(kernel, fault)}, byte {fault.offset} {group}: "
+        f"thread {second} {'writes' if writes else 'reads'} it here, "
+        f"thread {first} {'writes' if wrote else 'reads'} it in {earlier}"
     )
-    message = f"race in {_place(kernel, fault)}, byte {fault.offset} {group}: {first} and {second}"
-    later = told[1][0]
     if fault.barrier_site:
         barrier = locate(kernel, fault.barrier_site)
         flags = _flags(fault.barrier_flags)

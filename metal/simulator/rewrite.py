@@ -22,6 +22,7 @@ _POINTER_ELEMENT = re.compile(
     r"template <typename T>\s*struct pointer_element<(?:device|constant|threadgroup) T\*> \{[^}]*\};"
 )
 _THREADGROUP_ARGUMENT = re.compile(r"\[\[threadgroup\(\d+\)\]\]")
+_ARRAY_PARAMETER = re.compile(r"\b((?:constant|device|threadgroup) const \w+) (\w+)\[\d+\](?=[,)])")
 _PRAGMA_CONTRACT = re.compile(r"#\s*pragma\s+METAL\s+fp\s+contract\s*\((\w+)\)")
 _PRAGMA_OTHER = re.compile(r"#\s*pragma\s+METAL\b[^\n]*")
 
@@ -41,6 +42,7 @@ def to_cpp(metal: str) -> str:
     text = _PRAGMA_CONTRACT.sub(lambda m: f"#pragma clang fp contract({m.group(1)})", metal)
     text = _PRAGMA_OTHER.sub("", text)
     text = _THREADGROUP_ARGUMENT.sub("", text)
+    text = _ARRAY_PARAMETER.sub(r"\1* \2", text)
     text = _POINTER_ELEMENT.sub(_blank, text)
     text = _THREADGROUP_LIST.sub(_split_list, text)
     text = _THREADGROUP_VARIABLE.sub(

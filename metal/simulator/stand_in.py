@@ -192,7 +192,7 @@ class MetalKernel:
             toolchain = self.simulator.toolchain
             include = mlx_headers.rewritten(toolchain.cache)
             source = generated.as_source(self.name, text, self.header, self.source, include)
-            check_address_spaces(source, self.header, self.source, text, toolchain)
+            check_address_spaces(source, toolchain)
             self._kernels[key] = Kernel(
                 source, toolchain, contract=self.simulator.arithmetic.contract
             )

@@ -50,7 +50,8 @@ _LANGUAGE = (
 
 _CHECKS = (
     # One access, one call: no vectorizer merges what the kernel asked for.
-    ["-O1", "-fno-vectorize", "-fno-slp-vectorize", "-mllvm", "-inline-threshold=10000"]
+    ["-O1", "-fno-vectorize", "-fno-slp-vectorize", "-mllvm", "-disable-vector-combine"]
+    + ["-mllvm", "-inline-threshold=10000"]
     + ["-fsanitize=array-bounds,integer-divide-by-zero", "-fsanitize-minimal-runtime"]
     + ["-Xclang", "-fsanitize=kernel-address"]
     + [
@@ -122,6 +123,15 @@ class Toolchain:
                 make(made)
                 os.replace(made, target)
         return target
+
+    def once(self, key: str, check: Callable[[], None]) -> None:
+        """Run a check that raises, unless it passed before with the same key."""
+
+        def make(target: Path) -> None:
+            check()
+            target.touch()
+
+        self._cached(self._kernel_identity, key, make)
 
     @cached_property
     def runtime(self) -> Path:
