@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import DFlashError
 from .gguf_architectures import ARCHITECTURES, Architecture, unpair
 from .gguf_file import GGUFFile, read_gguf
-from .gguf_tokenizer import write_tokenizer
+from .gguf_tokenizer import token_id, write_tokenizer
 from .gguf_types import AFFINE, GROUP, check_types, common_dtype, entries
 from .safetensors_writer import Entry, write_safetensors
 
@@ -89,6 +89,11 @@ def plan_import(file: GGUFFile, *, widen: bool = False) -> Plan:
         path = architecture.module(stem)
         assert path is not None, "checked above"
         heads = architecture.heads(stem, config)
+        if heads and tensor.shape[0] != heads * config["head_dim"]:
+            raise DFlashError(
+                f"tensor {name} has {tensor.shape[0]} rows, not {heads} heads of"
+                f" {config['head_dim']}: the file contradicts itself; fetch another."
+            )
         order = partial(unpair, heads=heads) if heads else _as_they_are
         planned += entries(path, parameter, tensor, dtype, order)
         if tensor.type in AFFINE:
@@ -134,10 +139,12 @@ def _some(names: Any) -> str:
 
 def _token_ids(file: GGUFFile) -> dict[str, Any]:
     """bos, pad and the stop tokens (a list: a chat model may end a turn, or a text)."""
-    ids = {key: file.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("bos", "padding")}
-    ends = [file.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")]
-    stops = list(dict.fromkeys(int(end) for end in ends if end is not None))
-    return {"bos_token_id": ids["bos"], "pad_token_id": ids["padding"], "eos_token_id": stops}
+    ends = [token_id(file, name) for name in ("eos", "eot", "eom")]
+    return {
+        "bos_token_id": token_id(file, "bos"),
+        "pad_token_id": token_id(file, "padding"),
+        "eos_token_id": list(dict.fromkeys(end for end in ends if end is not None)),
+    }
 
 
 def _quantization(bits: Mapping[str, int]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _rope_scaling(file: GGUFFile, head_dim: int, theta: float) -> dict[str, Any]
     prefix = f"{file.architecture}.rope.scaling."
     kind = file.metadata.get(prefix + "type", "none")
     if kind == "linear":
-        return {"rope_type": "linear", "factor": _short(file.require(prefix + "factor"))}
+        return {"rope_type": "linear", "factor": _short(file.number(prefix + "factor"))}
     if kind != "none":
         raise DFlashError(
             f"{file.path} scales its rotary positions by '{kind}', which is not known."
@@ -85,7 +85,8 @@ def _rope_scaling(file: GGUFFile, head_dim: int, theta: float) -> dict[str, Any]
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     }
-    if not np.allclose(stored, _llama3_factors(scaling, head_dim, theta), rtol=1e-4):
+    expected = _llama3_factors(scaling, head_dim, theta)
+    if stored.shape != expected.shape or not np.allclose(stored, expected, rtol=1e-4):
         raise DFlashError(f"{file.path} has rope_freqs that are not those of Llama 3.1 or later.")
     return scaling
 
@@ -103,33 +104,30 @@ def _llama3_factors(scaling: Mapping[str, Any], head_dim: int, theta: float) -> 
 
 
 def _llama_config(file: GGUFFile) -> dict[str, Any]:
-    def value(key: str, default: Any = None) -> Any:
-        name = f"{file.architecture}.{key}"
-        return file.require(name) if default is None else file.metadata.get(name, default)
+    def number(key: str, default: float | None = None) -> float:
+        return file.number(f"{file.architecture}.{key}", default)
 
-    if value("expert_count", 0):
+    if number("expert_count", 0):
         raise DFlashError(f"{file.path} is a mixture of experts, which cannot be imported yet.")
-    hidden, heads = int(value("embedding_length")), int(value("attention.head_count"))
-    head_dim = int(value("attention.key_length", hidden // heads))
-    if value("rope.dimension_count", head_dim) != head_dim:
-        raise DFlashError(
-            f"{file.path} rotates only a part of each head, which cannot be imported."
-        )
-    theta = _short(value("rope.freq_base", 10000.0))
+    hidden, heads = int(number("embedding_length")), int(number("attention.head_count"))
+    head_dim = int(number("attention.key_length", hidden // max(heads, 1)))
+    if number("rope.dimension_count", head_dim) != head_dim:
+        raise DFlashError(f"{file.path} rotates only a part of each head: it cannot be imported.")
+    theta = _short(number("rope.freq_base", 10000.0))
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_size": hidden,
-        "intermediate_size": int(value("feed_forward_length")),
-        "num_hidden_layers": int(value("block_count")),
+        "intermediate_size": int(number("feed_forward_length")),
+        "num_hidden_layers": int(number("block_count")),
         "num_attention_heads": heads,
-        "num_key_value_heads": int(value("attention.head_count_kv", heads)),
+        "num_key_value_heads": int(number("attention.head_count_kv", heads)),
         "head_dim": head_dim,
         "hidden_act": "silu",
-        "rms_norm_eps": _short(value("attention.layer_norm_rms_epsilon")),
+        "rms_norm_eps": _short(number("attention.layer_norm_rms_epsilon")),
         "rope_theta": theta,
         "rope_scaling": _rope_scaling(file, head_dim, theta),
-        "max_position_embeddings": int(value("context_length")),
+        "max_position_embeddings": int(number("context_length")),
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
         "tie_word_embeddings": "output.weight" not in file.tensors,

@@ -63,14 +63,23 @@ class GGUFFile:
         """ggml's name of the model family, such as "llama"."""
         return str(self.metadata.get("general.architecture", "unnamed"))
 
-    def require(self, key: str) -> Any:
-        """The value of a metadata key; raises DFlashError that names the key if it is absent."""
-        try:
-            return self.metadata[key]
-        except KeyError:
+    def number(self, key: str, default: float | None = None) -> float:
+        """A metadata number; raises DFlashError that names the key if it is none, or not there."""
+        value = self.metadata.get(key, default)
+        if not isinstance(value, int | float):
             raise DFlashError(
-                f"{self.path} has no metadata '{key}': fetch a whole model."
-            ) from None
+                f"{self.path} has no single number as '{key}': it cannot be imported."
+            )
+        return value
+
+    def strings(self, key: str) -> list[str]:
+        """A metadata list of texts; raises DFlashError that names the key if it is not there."""
+        value = self.metadata.get(key)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise DFlashError(
+                f"{self.path} has no list of texts as '{key}': it cannot be imported."
+            )
+        return value
 
 
 class _Damaged(Exception):
@@ -112,6 +121,8 @@ def _parse(path: Path, data: mmap.mmap) -> GGUFFile:
         metadata[key] = cursor.value(cursor.scalar("I"))
     infos = [_info(cursor) for _ in range(tensor_count)]
     alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise _Damaged(f"its alignment is {alignment}")
     start = -(-cursor.at // alignment) * alignment
     tensors: dict[str, GGUFTensor] = {}
     for name, shape, type_, offset in infos:
@@ -138,7 +149,7 @@ def _tensor(
     except ValueError:
         raise _Damaged(f"tensor {name} is of a type, {type_}, that ggml did not know") from None
     block, block_bytes = GGML_QUANT_SIZES[kind]
-    if shape[-1] % block:
+    if not shape or shape[-1] % block:
         raise _Damaged(f"rows of tensor {name} are no whole number of {kind.name} blocks")
     count = prod(shape) // block * block_bytes
     if offset + count > len(data):
@@ -173,14 +184,15 @@ class _Cursor:
 
     def value(self, type_: int) -> Any:
         """A metadata value: a number, a string, or a list of such."""
-        if type_ == _STRING:
-            return self.string()
         if type_ == _ARRAY:
             inner, count = self.scalar("I"), self.scalar("Q")
             if inner in _SCALARS:
-                code = f"<{count}{_SCALARS[inner]}"
-                return list(struct.unpack(code, self.take(struct.calcsize(code))))
-            return [self.value(inner) for _ in range(count)]
-        if type_ not in _SCALARS:
-            raise _Damaged(f"metadata of an unknown type, {type_}")
-        return self.scalar(_SCALARS[type_])
+                dtype = np.dtype("<" + _SCALARS[inner])
+                return np.frombuffer(self.take(count * dtype.itemsize), dtype).tolist()
+            if inner == _STRING:
+                return [self.string() for _ in range(count)]
+        if type_ == _STRING:
+            return self.string()
+        if type_ in _SCALARS:
+            return self.scalar(_SCALARS[type_])
+        raise _Damaged(f"metadata of an unknown type, {type_}")

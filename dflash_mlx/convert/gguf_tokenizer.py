@@ -21,6 +21,8 @@ from .gguf_file import GGUFFile
 # ggml's token types (gguf.TokenType): control tokens are special, user-defined ones only whole.
 CONTROL, USER_DEFINED = 3, 4
 
+TOKENS = "tokenizer.ggml.tokens"
+
 
 def _words_by(pattern: str) -> Callable[[], PreTokenizer]:
     """Words by a regular expression, then bytes as letters."""
@@ -55,39 +57,25 @@ PRE_TOKENIZERS: Mapping[str, Callable[[], PreTokenizer]] = {
 
 def build_tokenizer(file: GGUFFile) -> Tokenizer:
     """The byte-level BPE tokenizer that the metadata describes; ids are those of the file."""
-    kind = file.require("tokenizer.ggml.model")
+    kind = file.metadata.get("tokenizer.ggml.model", "unnamed")
     if kind != "gpt2":
         raise DFlashError(
-            f"{file.path} has a tokenizer of kind '{kind}'; only byte-level BPE ('gpt2') is known."
+            f"{file.path} has a tokenizer of kind '{kind}': only byte-level BPE ('gpt2') is known."
         )
     rule = file.metadata.get("tokenizer.ggml.pre", "gpt-2")
     if rule not in PRE_TOKENIZERS:
         known = ", ".join(PRE_TOKENIZERS)
         raise DFlashError(
-            f"{file.path} splits words by rule '{rule}'; only these are known: {known}."
+            f"{file.path} splits words by rule '{rule}': only these are known: {known}."
         )
-
-    tokens: list[str] = file.require("tokenizer.ggml.tokens")
-    merges = [tuple(merge.split(" ")) for merge in file.require("tokenizer.ggml.merges")]
-    ids = {token: number for number, token in enumerate(tokens)}
-    if len(ids) != len(tokens):
-        raise DFlashError(f"{file.path} lists a token twice; its tokenizer is damaged.")
     # Llama 3 keeps a word that is a token even where the merges would build it otherwise.
-    bpe = models.BPE(vocab=ids, merges=merges, ignore_merges=rule == "llama-bpe")
-    tokenizer = Tokenizer(bpe)
+    tokenizer = Tokenizer(_bpe(file, ignore_merges=rule == "llama-bpe"))
     tokenizer.pre_tokenizer = PRE_TOKENIZERS[rule]()
     tokenizer.decoder = decoders.ByteLevel()
-    types: list[int] = file.metadata.get("tokenizer.ggml.token_type", [])
-    tokenizer.add_tokens(
-        [
-            AddedToken(token, special=type_ == CONTROL, normalized=False)
-            for token, type_ in zip(tokens, types, strict=False)
-            if type_ in (CONTROL, USER_DEFINED)
-        ]
-    )
-    bos = file.metadata.get("tokenizer.ggml.bos_token_id")
+    tokenizer.add_tokens(_added_tokens(file))
+    bos = token_id(file, "bos")
     if file.metadata.get("tokenizer.ggml.add_bos_token") and bos is not None:
-        begin = tokens[bos]
+        begin = file.strings(TOKENS)[bos]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{begin} $A", pair=f"{begin} $A {begin} $B", special_tokens=[(begin, bos)]
         )
@@ -98,25 +86,53 @@ def write_tokenizer(file: GGUFFile, folder: Path, config: Mapping[str, Any]) -> 
     """Write both tokenizer files into `folder`; `config` is the model's own."""
     whole = build_tokenizer(file).to_str(pretty=True)
     (folder / "tokenizer.json").write_text(whole, encoding="utf-8")
-    tokens = file.require("tokenizer.ggml.tokens")
-    named = {
-        f"{name}_token": tokens[file.metadata[key]]
-        for name, key in (
-            ("bos", "tokenizer.ggml.bos_token_id"),
-            ("eos", "tokenizer.ggml.eos_token_id"),
-            ("pad", "tokenizer.ggml.padding_token_id"),
-            ("unk", "tokenizer.ggml.unknown_token_id"),
-        )
-        if key in file.metadata
-    }
-    content = {
+    tokens = file.strings(TOKENS)
+    names = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+    numbers = {short: token_id(file, name) for short, name in names.items()}
+    content: dict[str, Any] = {
         # This class takes tokenizer.json as it is; family classes would rebuild parts of it.
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **named,
+        **{f"{short}_token": tokens[i] for short, i in numbers.items() if i is not None},
         "clean_up_tokenization_spaces": False,
         "model_max_length": config["max_position_embeddings"],
     }
-    if "tokenizer.chat_template" in file.metadata:
-        content["chat_template"] = file.metadata["tokenizer.chat_template"]
+    template = file.metadata.get("tokenizer.chat_template")
+    if template is not None:
+        content["chat_template"] = template
     text = json.dumps(content, indent=2, ensure_ascii=False)
     (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+
+
+def token_id(file: GGUFFile, name: str) -> int | None:
+    """The id of a named token ("bos", "eos", "padding", ...), None if the file names none."""
+    key = f"tokenizer.ggml.{name}_token_id"
+    if key not in file.metadata:
+        return None
+    number, count = int(file.number(key)), len(file.strings(TOKENS))
+    if not 0 <= number < count:
+        raise DFlashError(
+            f"{file.path} gives {key} as {number}, outside its {count} tokens: fetch another file."
+        )
+    return number
+
+
+def _bpe(file: GGUFFile, ignore_merges: bool) -> models.BPE:
+    tokens = file.strings(TOKENS)
+    ids = {token: number for number, token in enumerate(tokens)}
+    halves = (merge.partition(" ") for merge in file.strings("tokenizer.ggml.merges"))
+    merges = [(left, right) for left, _, right in halves]
+    unknown = [pair for pair in merges if any(token not in ids for token in (*pair, "".join(pair)))]
+    if unknown or len(ids) != len(tokens):
+        what = f"it merges {unknown[0]}" if unknown else "it lists a token twice"
+        raise DFlashError(f"{file.path} has a damaged tokenizer ({what}): fetch another file.")
+    return models.BPE(vocab=ids, merges=merges, ignore_merges=ignore_merges)
+
+
+def _added_tokens(file: GGUFFile) -> list[AddedToken]:
+    """The tokens that are cut out of a text whole, before words are split."""
+    types = file.metadata.get("tokenizer.ggml.token_type", [])
+    return [
+        AddedToken(token, special=type_ == CONTROL, normalized=False)
+        for token, type_ in zip(file.strings(TOKENS), types, strict=False)
+        if type_ in (CONTROL, USER_DEFINED)
+    ]
