@@ -1,4 +1,4 @@
-"""Runs Metal kernels on a CPU, refuses what a GPU would not forgive, and counts. See ../README.md."""
+"""Runs Metal kernels on a CPU, refuses what a GPU would not forgive, and counts: ../README.md."""
 
 from .arithmetic import MODELS, Arithmetic
 from .counts import BufferCounts, Counts

@@ -1,9 +1,10 @@
-"""What Metal's compiler would refuse and C++ would not: pointers into the wrong memory, floats into bfloat.
+"""What Metal would refuse and C++ would not: pointers into the wrong memory, floats into bfloat.
 
-A second look at our own kernels, compiled to nothing, with clang's address spaces for `device`, `constant` and
-`threadgroup`. The simulator's other build has one memory for all, and there a helper that takes
-``const device float*`` would accept a small input, which MLX passes in `constant`. Structures in device memory
-are beyond this check (clang has no copy constructor for them): kernels keep scalars and vectors there.
+A second look at our own kernels, compiled to nothing, with clang's address spaces for `device`,
+`constant` and `threadgroup`. The simulator's other build has one memory for all, and there a helper
+that takes ``const device float*`` would accept a small input, which MLX passes in `constant`.
+Structures in device memory are beyond this check (clang has no copy constructor for them): kernels
+keep scalars and vectors there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _INTO_BFLOAT = re.compile(
 
 
 def check_address_spaces(source: Source, toolchain: Toolchain) -> None:
-    """Raises CompileError with clang's words, or with the lines where a float becomes a bfloat unasked."""
+    """Raises CompileError with clang's words, or the lines where a float becomes a bfloat."""
     call = f"{source.function}<{source.template}>" if source.template else source.function
     text = f"{source.text}\nvoid simulator_instantiate() {{ (void)&{call}; }}\n"
     toolchain.once(f"address spaces {text}", lambda: _check(source, text, toolchain))
@@ -35,8 +36,8 @@ def _check(source: Source, text: str, toolchain: Toolchain) -> None:
     said = toolchain.check_syntax(text, [*_FLAGS, *include])
     if _ERROR.search(said):
         raise CompileError(
-            f"{source.name}: Metal would refuse this (memory is `device`, `constant`, `threadgroup` or a "
-            f"thread's own, and pointers do not cross):\n{said}"
+            f"{source.name}: Metal would refuse this (memory is `device`, `constant`, "
+            f"`threadgroup` or a thread's own, and pointers do not cross):\n{said}"
         )
     if lines := _INTO_BFLOAT.findall(said):
         told = "\n".join(f"  {place}: a {kind} becomes a bfloat" for place, kind in lines)

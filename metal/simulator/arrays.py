@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 
@@ -9,7 +11,9 @@ import numpy as np
 def to_numpy(array: mx.array) -> np.ndarray:
     """The array's elements in row order; bfloat16 comes as uint16."""
     if array.dtype == mx.bfloat16:
-        array = array.view(mx.uint16) if array.ndim else array.reshape(1).view(mx.uint16).reshape(())
+        array = (
+            array.view(mx.uint16) if array.ndim else array.reshape(1).view(mx.uint16).reshape(())
+        )
     return np.array(array)
 
 
@@ -26,4 +30,5 @@ def is_row_contiguous(array: mx.array) -> bool:
     if array.dtype == mx.bfloat16:
         array = array.view(mx.uint16) if array.ndim else mx.zeros((1,), mx.uint16)
         mx.eval(array)
-    return memoryview(array).c_contiguous
+    view: Any = array  # MLX's arrays are buffers; their stubs do not say so
+    return memoryview(view).c_contiguous

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class BufferCounts:
-    """Traffic of one kernel argument, in bytes and in distinct 32-byte sectors summed over threadgroups.
+    """Traffic of one kernel argument, in bytes and in distinct 32-byte sectors.
 
-    Bytes are *requested*: every load and store of every thread. Sectors count what one threadgroup touches
-    once, however often its threads ask; caches between threadgroups are not modelled.
+    Bytes are *requested*: every load and store of every thread. Sectors count what one threadgroup
+    touches once, however often its threads ask, and add up over threadgroups: no cache is
+    modelled.
     """
 
     read_bytes: int = 0
@@ -34,11 +35,13 @@ class BufferCounts:
 class Counts:
     """Counts of one launch, or of several added up with ``+``.
 
-    barriers and simd_barriers count one per threadgroup or SIMD-group that passes; simd_calls (simd_sum,
-    shuffles, ...) one per SIMD-group; matrix_operations one per 8x8x8 product of a SIMD-group. operations
-    counts scalar arithmetic over all threads as clang compiled it: "float" (an fma is two), "convert" (between
-    number types), "integer" (addresses included), "transcendental". copied_bytes is what MLX would copy before
-    the launch to make inputs contiguous (read plus written).
+    barriers and simd_barriers count one per threadgroup or SIMD-group that passes; simd_calls
+    (simd_sum, shuffles, ...) one per SIMD-group; matrix_operations one per 8x8x8 product of a
+    SIMD-group. operations counts scalar arithmetic over all threads as clang compiled it: "float"
+    (an fma is two), "convert" (between number types), "integer" (addresses included),
+    "transcendental". copied_bytes is what MLX would copy before the launch to make inputs
+    contiguous (read plus written). buffers are those in device memory; what is read from constant
+    memory, which a GPU keeps close, is only summed, in constant_bytes.
     """
 
     launches: int = 0

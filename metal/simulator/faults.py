@@ -14,7 +14,7 @@ class ToolchainMissing(SimulatorError):
 
 
 class CompileError(SimulatorError):
-    """clang did not accept the kernel; the message is clang's, with lines of the kernel's source."""
+    """clang did not accept the kernel; the message is clang's, with the source's own lines."""
 
 
 class LaunchError(SimulatorError):
@@ -30,7 +30,9 @@ class Location:
     text: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}, line {self.line}" + (f": `{self.text.strip()}`" if self.text.strip() else "")
+        return f"{self.file}, line {self.line}" + (
+            f": `{self.text.strip()}`" if self.text.strip() else ""
+        )
 
 
 class KernelFault(SimulatorError):

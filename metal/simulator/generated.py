@@ -1,7 +1,8 @@
 """MLX's own generated source for a `mx.fast.metal_kernel` call, on a machine without Metal.
 
-`mx.export_function` traces the call and evaluates nothing, and with ``verbose=True`` MLX prints what it would
-compile. So the signature, the attributes and the template instantiation under test are MLX's, not ours.
+`mx.export_function` traces the call and evaluates nothing, and with ``verbose=True`` MLX prints
+what it would compile. So the signature, the attributes and the template instantiation under test
+are MLX's, not ours.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _captured(action: Callable[[], None]) -> str:
 
 
 def generate(kernel: Any, inputs: Sequence[mx.array], call: dict[str, Any]) -> Generated:
-    """Trace `kernel(inputs=..., **call)` of an ``mx.fast.metal_kernel`` and read the source it would use."""
+    """Trace `kernel(inputs=..., **call)` of MLX and read the source that it would compile."""
 
     def traced(*arrays: mx.array) -> tuple[mx.array, ...]:
         return tuple(kernel(inputs=list(arrays), **{**call, "verbose": True}))
@@ -87,10 +88,12 @@ def _parse(text: str) -> Generated:
 
 
 def as_source(name: str, generated: Generated, header: str, body: str, include: Path) -> Source:
-    """C++ for a generated kernel, with the lines of `header` and `body` numbered as their author sees them."""
+    """C++ for a generated kernel; lines of `header` and `body` are numbered as in their text."""
     at = generated.text.rfind(body)
     if not generated.text.startswith(header) or at < 0:
-        raise SimulatorError(f"MLX changed the source of {name} in a way that the simulator does not expect")
+        raise SimulatorError(
+            f"MLX changed the source of {name} in a way that the simulator does not expect"
+        )
     signature, rest = generated.text[len(header) : at], generated.text[at + len(body) :]
     parts = [
         PRELUDE,

@@ -107,14 +107,17 @@ class Kernel:
     def _check(self, grid: Triple, group: Triple, max_threads: int) -> None:
         name, threads = self.source.name, math.prod(group)
         if threads > max_threads:
-            raise LaunchError(f"{name}: a threadgroup of {threads} threads; at most {max_threads} fit")
+            raise LaunchError(
+                f"{name}: a threadgroup of {threads} threads; at most {max_threads} fit"
+            )
         if min(grid) < 1 or min(group) < 1:
             raise LaunchError(f"{name}: the grid {grid} in groups of {group} has no threads")
         memory = sum(size for _, size in self.threadgroup_variables)
         if memory > THREADGROUP_MEMORY:
             parts = ", ".join(f"`{n}` {size}" for n, size in self.threadgroup_variables)
             raise LaunchError(
-                f"{name}: {memory} bytes of threadgroup memory ({parts}); a GPU has {THREADGROUP_MEMORY}"
+                f"{name}: {memory} bytes of threadgroup memory ({parts}); "
+                f"a GPU has {THREADGROUP_MEMORY}"
             )
 
     def launch(
@@ -129,26 +132,15 @@ class Kernel:
         max_threads: int = MAX_THREADS,
         seed: int = 0,
     ) -> Counts:
-        """Run over `grid` threads in groups of `threadgroup`; arrays named in `outputs` are written in place.
+        """Run over `grid` threads in groups of `threadgroup`; `outputs` are written in place.
 
-        Every buffer of the kernel needs an array; those that a function constant switches off may be missing.
-        Outputs count as never written unless `initialised`. Raises KernelFault for what the kernel does wrong
-        and LaunchError for a launch that cannot be.
+        Every buffer of the kernel needs an array; those that a function constant switches off may
+        be missing. Outputs count as never written unless `initialised`. Raises KernelFault for what
+        the kernel does wrong and LaunchError for a launch that cannot be.
         """
         self._check(grid, threadgroup, max_threads)
         arithmetic = arithmetic or Arithmetic()
-        runtime = abi.load_runtime(self.toolchain.runtime)
-        requests = (abi.BufferRequest * max(len(self.buffers), 1))()
-        for request, parameter in zip(requests, self.buffers, strict=False):
-            array = arguments.get(parameter.name)
-            if array is None:
-                continue
-            if not array.flags.c_contiguous:
-                raise LaunchError(f"{self.source.name}: `{parameter.name}` is not contiguous")
-            request.data = array.ctypes.data
-            request.size = array.nbytes
-            request.writable = parameter.name in outputs
-            request.initialised = initialised or not request.writable
+        requests = self._requests(arguments, outputs, initialised)
         begin, end = self._shared
         request = abi.Request(
             entry=self._entry,
@@ -167,11 +159,29 @@ class Kernel:
         )
         counters = self._counters()
         ctypes.memset(counters, 0, ctypes.sizeof(counters))
+        runtime = abi.load_runtime(self.toolchain.runtime)
         if runtime.simulator_launch(ctypes.byref(request)):
             raise LaunchError(f"{self.source.name}: no address space for the buffers")
         if request.fault.kind:
             raise explain(self, request.fault)
         return self._counts(request, requests, counters)
+
+    def _requests(
+        self, arguments: Mapping[str, np.ndarray], outputs: Sequence[str], initialised: bool
+    ) -> ctypes.Array[abi.BufferRequest]:
+        """The kernel's buffers in order; one without an array has no bytes."""
+        requests = (abi.BufferRequest * max(len(self.buffers), 1))()
+        for request, parameter in zip(requests, self.buffers, strict=False):
+            array = arguments.get(parameter.name)
+            if array is None:
+                continue
+            if not array.flags.c_contiguous:
+                raise LaunchError(f"{self.source.name}: `{parameter.name}` is not contiguous")
+            request.data = array.ctypes.data
+            request.size = array.nbytes
+            request.writable = parameter.name in outputs
+            request.initialised = initialised or not request.writable
+        return requests
 
     def _counters(self) -> ctypes.Array[ctypes.c_uint64]:
         count = ctypes.c_uint64.in_dll(self._library, f"{operations.COUNTERS}_count").value
@@ -180,7 +190,7 @@ class Kernel:
     def _counts(
         self,
         request: abi.Request,
-        requests: Sequence[abi.BufferRequest],
+        requests: ctypes.Array[abi.BufferRequest],
         counters: ctypes.Array[ctypes.c_uint64],
     ) -> Counts:
         table = (ctypes.c_int32 * (len(counters) * 4)).in_dll(

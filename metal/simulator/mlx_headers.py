@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
@@ -27,9 +27,9 @@ def installed() -> Path:
 
 @cache
 def rewritten(cache_folder: Path) -> Path:
-    """A folder to put on the include path; made once for each MLX and each version of the rewriter."""
+    """A folder for the include path; made once for each MLX and each version of the rewriter."""
     source = installed()
-    key = hashlib.sha256(f"{mx.__version__}{source}".encode() + Path(rewrite.__file__).read_bytes())
+    key = hashlib.sha256(f"{version('mlx')}{source}".encode() + Path(rewrite.__file__).read_bytes())
     target = cache_folder / f"headers-{key.hexdigest()[:16]}"
     if target.exists():
         return target
@@ -40,7 +40,7 @@ def rewritten(cache_folder: Path) -> Path:
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(rewrite.to_cpp(header.read_text()))
     try:
-        os.replace(folder, target)
+        folder.replace(target)
     except OSError:  # another process was faster
         shutil.rmtree(folder)
     return target

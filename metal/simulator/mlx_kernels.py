@@ -1,7 +1,7 @@
-"""MLX's own kernels, from the installed wheel: what the simulator is tested with, and what ours are held against.
+"""MLX's own kernels, from the installed wheel: the simulator's test, and the measure of ours.
 
-A kernel of MLX is a template; `mlx_kernel` instantiates one. Its launch is MLX's C++ and not in the wheel, so
-the caller gives grid and arguments.
+A kernel of MLX is a template; `mlx_kernel` instantiates one. Its launch is MLX's C++ and not in the
+wheel, so the caller gives grid and arguments.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Counts arithmetic: a counter in every basic block of a kernel, and what each block computes.
 
-Works on LLVM's text, after clang's optimizer: blocks of functions that carry the address checks (the
-kernel's own, not the simulator's). How often a block ran, times the operations in it, is the count. It is
-clang's view of the kernel; another compiler shares the floating-point part and not always the integer part.
+Works on LLVM's text, after clang's optimizer: blocks of functions that carry the address checks
+(the kernel's own, not the simulator's). How often a block ran, times the operations in it, is the
+count. It is clang's view of the kernel; another compiler shares the floating-point part and not
+always the integer part.
 """
 
 from __future__ import annotations
@@ -20,7 +21,21 @@ _KINDS = {
         "convert",
     ),
     **dict.fromkeys(
-        ("add", "sub", "mul", "udiv", "sdiv", "urem", "srem", "shl", "lshr", "ashr", "and", "or", "xor"),
+        (
+            "add",
+            "sub",
+            "mul",
+            "udiv",
+            "sdiv",
+            "urem",
+            "srem",
+            "shl",
+            "lshr",
+            "ashr",
+            "and",
+            "or",
+            "xor",
+        ),
         "integer",
     ),
 }
@@ -60,7 +75,9 @@ def _counter(index: int, total: str) -> list[str]:
 
 def instrument(code: str) -> str:
     """Add the counters to LLVM's text, and beside them a table of what each block computes."""
-    checked = set(re.findall(r"^attributes (#\d+) = \{[^}]*\bsanitize_address\b", code, re.MULTILINE))
+    checked = set(
+        re.findall(r"^attributes (#\d+) = \{[^}]*\bsanitize_address\b", code, re.MULTILINE)
+    )
     out: list[str] = []
     blocks: list[Counter[str]] = []
     inside = False
@@ -99,7 +116,7 @@ def _table(blocks: Sequence[Counter[str]]) -> str:
 def total(counters: Sequence[int], table: Sequence[int]) -> Counter[str]:
     """The operations of a launch, from the counters and the table that `instrument` made."""
     width = len(_COLUMNS)
-    sums = Counter({kind: 0 for kind in _COLUMNS})
+    sums = Counter(dict.fromkeys(_COLUMNS, 0))
     for i, times in enumerate(counters):
         if times:
             for j, kind in enumerate(_COLUMNS):

@@ -75,10 +75,7 @@ def _race(kernel: Kernel, fault: Fault, at: faults.Location) -> faults.KernelFau
 def _divergence(kernel: Kernel, fault: Fault, at: faults.Location) -> faults.KernelFault:
     barrier = FAULT_KINDS[fault.kind] == "divergent_barrier"
     name = fault.name.decode() if fault.name else "simdgroup_barrier"
-    if fault.other_site:
-        elsewhere = f"is at {locate(kernel, fault.other_site)}"
-    else:
-        elsewhere = "has returned"
+    elsewhere = f"is at {locate(kernel, fault.other_site)}" if fault.other_site else "has returned"
     message = (
         f"{name} is reached by {fault.reached} of {fault.expected} "
         f"{'threads' if barrier else 'lanes'}: thread {fault.other_thread} of threadgroup "
@@ -88,34 +85,47 @@ def _divergence(kernel: Kernel, fault: Fault, at: faults.Location) -> faults.Ker
     return kind(kernel.source.name, at, message)
 
 
+_SIMPLE: dict[str, tuple[type[faults.KernelFault], str]] = {
+    "out_of_bounds": (
+        faults.OutOfBounds,
+        "{who} {verb} {bytes} bytes at byte {offset} of {place}, outside it",
+    ),
+    "shared_bounds": (
+        faults.OutOfBounds,
+        "{who} {verb} {bytes} bytes at byte {offset} of {place}, outside it",
+    ),
+    "wild_address": (faults.OutOfBounds, "{who} {verb} {bytes} bytes outside every buffer"),
+    "array_bounds": (faults.OutOfBounds, "{who} indexes an array past its end"),
+    "input_written": (faults.InputWritten, "{who} writes into the input {place}"),
+    "uninitialised": (
+        faults.Uninitialised,
+        "{who} reads byte {offset} of {place}, which no thread has written",
+    ),
+    "misaligned": (
+        faults.Misaligned,
+        "{who} {verb} {bytes} bytes at an address that is no multiple of {bytes}",
+    ),
+    "bad_lane": (faults.NoSuchLane, "{who} asks lane {lane} in {function}: there is none"),
+    "division": (faults.DivisionByZero, "{who} divides by zero, or the quotient overflows"),
+}
+
+
 def explain(kernel: Kernel, fault: Fault) -> faults.KernelFault:
     """The exception for a fault."""
     at = locate(kernel, fault.site)
     kind = FAULT_KINDS[fault.kind]
-    name, who = kernel.source.name, _who(fault)
-    verb = "writes" if fault.write else "reads"
-    place = _place(kernel, fault)
     if kind == "race":
         return _race(kernel, fault, at)
     if kind.startswith("divergent"):
         return _divergence(kernel, fault, at)
-    if kind == "bad_lane":
-        message = f"{fault.name.decode()} asks lane {fault.reached}, which does not exist ({who})"
-        return faults.NoSuchLane(name, at, message)
-    if kind in ("out_of_bounds", "shared_bounds"):
-        message = f"{who} {verb} {fault.bytes} bytes at byte {fault.offset} of {place}, outside it"
-        return faults.OutOfBounds(name, at, message)
-    if kind == "wild_address":
-        message = f"{who} {verb} {fault.bytes} bytes outside every buffer"
-        return faults.OutOfBounds(name, at, message)
-    if kind == "array_bounds":
-        return faults.OutOfBounds(name, at, f"{who} indexes an array past its end")
-    if kind == "input_written":
-        return faults.InputWritten(name, at, f"{who} writes into the input {place}")
-    if kind == "uninitialised":
-        message = f"{who} reads byte {fault.offset} of {place}, which no thread has written"
-        return faults.Uninitialised(name, at, message)
-    if kind == "misaligned":
-        message = f"{who} {verb} {fault.bytes} bytes at an address that is no multiple of {fault.bytes}"
-        return faults.Misaligned(name, at, message)
-    return faults.DivisionByZero(name, at, f"{who} divides by zero, or the quotient overflows")
+    exception, message = _SIMPLE[kind]
+    told = message.format(
+        who=_who(fault),
+        verb="writes" if fault.write else "reads",
+        bytes=fault.bytes,
+        offset=fault.offset,
+        place=_place(kernel, fault),
+        lane=fault.reached,
+        function=fault.name.decode() if fault.name else "",
+    )
+    return exception(kernel.source.name, at, told)

@@ -1,7 +1,7 @@
-"""Metal source to C++ that clang accepts, by a few mechanical replacements that keep every line in its place.
+"""Metal source to C++, by a few mechanical replacements that keep every line in its place.
 
-Everything else that Metal adds to C++ is done by headers (`include/`): keywords become macros, `[[...]]`
-attributes are unknown and ignored.
+Everything else that Metal adds to C++ is done by headers (`include/`): keywords become macros,
+`[[...]]` attributes are unknown and ignored.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ _SCALARS = "bool|char|uchar|short|ushort|int|uint|long|ulong|half|bfloat|float"
 _VECTOR_CALL = re.compile(rf"(?<![\w:])((?:packed_)?(?:{_SCALARS})[234])\s*\((?!\))")
 _VEC_TEMPLATE_CALL = re.compile(r"(?<!operator )\b((?:metal::)?vec<[^<>;{}()]+>)\s*\((?!\))")
 _THREADGROUP_VARIABLE = re.compile(
-    r"\bthreadgroup[ \t]+((?:const\s+)?[A-Za-z_][\w:]*(?:<[^;{}()]*>)?)\s+([A-Za-z_]\w*)\s*((?:\[[^\]]+\]\s*)*);"
+    r"\bthreadgroup[ \t]+((?:const\s+)?[A-Za-z_][\w:]*(?:<[^;{}()]*>)?)\s+"  # the type
+    r"([A-Za-z_]\w*)\s*((?:\[[^\]]+\]\s*)*);"  # name and dimensions
 )
 _THREADGROUP_LIST = re.compile(
-    r"\bthreadgroup[ \t]+([A-Za-z_][\w:]*)\s+([A-Za-z_]\w*\s*\[[^\]]+\](?:\s*,\s*[A-Za-z_]\w*\s*\[[^\]]+\])+)\s*;"
+    r"\bthreadgroup[ \t]+([A-Za-z_][\w:]*)\s+"
+    r"([A-Za-z_]\w*\s*\[[^\]]+\](?:\s*,\s*[A-Za-z_]\w*\s*\[[^\]]+\])+)\s*;"
 )
 _POINTER_ELEMENT = re.compile(
-    r"template <typename T>\s*struct pointer_element<(?:device|constant|threadgroup) T\*> \{[^}]*\};"
+    r"template <typename T>\s*"
+    r"struct pointer_element<(?:device|constant|threadgroup) T\*> \{[^}]*\};"
 )
 _THREADGROUP_ARGUMENT = re.compile(r"\[\[threadgroup\(\d+\)\]\]")
 _ARRAY_PARAMETER = re.compile(r"\b((?:constant|device|threadgroup) const \w+) (\w+)\[\d+\](?=[,)])")
@@ -66,7 +69,7 @@ _BUILTIN = re.compile(r"\[\[\s*((?!buffer|function_constant)\w+)\s*\]\]")
 
 
 def parameters(metal: str, function: str) -> list[Parameter]:
-    """The arguments of the kernel `function`, in order; raises ValueError if the text has no such kernel."""
+    """The arguments of the kernel `function`, in order; ValueError if there is no such kernel."""
     start = re.search(rf"\bvoid\s+{re.escape(function)}\s*\(", metal)
     if start is None:
         raise ValueError(f"no kernel `{function}` in the source")
@@ -119,7 +122,7 @@ _NUMBERS = {
 
 
 def entry(function: str, arguments: list[Parameter]) -> str:
-    """The C++ line that lets the runtime call the kernel; `function` includes its template arguments."""
+    """The C++ that lets the runtime call the kernel; `function` has its template arguments."""
     slots, buffers = [], 0
     for argument in arguments:
         if not argument.builtin:
@@ -130,5 +133,7 @@ def entry(function: str, arguments: list[Parameter]) -> str:
         elif argument.builtin in _NUMBERS:
             slots.append(f"Scalar<Number::{_NUMBERS[argument.builtin]}>")
         else:
-            raise ValueError(f"the simulator does not know the kernel argument [[{argument.builtin}]]")
+            raise ValueError(
+                f"the simulator does not know the kernel argument [[{argument.builtin}]]"
+            )
     return f"SIMULATOR_ENTRY(({function}), {', '.join(slots)})\n"

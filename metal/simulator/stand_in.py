@@ -1,6 +1,7 @@
 """The simulator as a kernel author meets it: a stand-in for ``mx.fast.metal_kernel``, with counts.
 
-It is given to whoever builds kernels, never put into mlx: ``make_op(metal_kernel=simulator.metal_kernel)``.
+It is given to whoever builds kernels, never put into mlx:
+``make_op(metal_kernel=simulator.metal_kernel)``.
 """
 
 from __future__ import annotations
@@ -90,6 +91,12 @@ class Simulator:
         )
 
 
+def _clipped(threadgroup: Triple, grid: Triple) -> Triple:
+    """MLX makes no threadgroup larger than the grid."""
+    x, y, z = (min(t, g) for t, g in zip(threadgroup, grid, strict=True))
+    return x, y, z
+
+
 class MetalKernel:
     """What ``Simulator.metal_kernel`` returns: call it as MLX's."""
 
@@ -136,12 +143,12 @@ class MetalKernel:
         verbose: bool = False,
         stream: Any = None,
     ) -> list[mx.array]:
-        """Evaluate the inputs, run the kernel, return its outputs; raises what the kernel does wrong.
+        """Evaluate the inputs, run the kernel, return its outputs; raises its faults.
 
         `verbose` prints the generated source, `stream` is accepted and ignored.
         """
         arrays = [x if isinstance(x, mx.array) else mx.array(x) for x in inputs]
-        call = {
+        call: dict[str, Any] = {
             "output_shapes": [tuple(shape) for shape in output_shapes],
             "output_dtypes": list(output_dtypes),
             "grid": tuple(grid),
@@ -155,20 +162,11 @@ class MetalKernel:
         arguments = dict(zip(self.input_names, map(to_numpy, arrays), strict=True))
         copied = self._make_contiguous(arrays, arguments)
         self._describe(kernel, arrays, arguments)
-        outputs = {
-            name: np.empty(tuple(shape), dtype=to_numpy(mx.zeros((1,), dtype)).dtype)
-            for name, shape, dtype in zip(
-                self.output_names, call["output_shapes"], output_dtypes, strict=True
-            )
-        }
-        if init_value is not None:
-            for array, dtype in zip(outputs.values(), output_dtypes, strict=True):
-                array[...] = to_numpy(mx.full((1,), init_value, dtype))[0]
-        group = tuple(min(g, t) for g, t in zip(grid, threadgroup, strict=True))
+        outputs = self._outputs(call["output_shapes"], output_dtypes, init_value)
         counts = kernel.launch(
             {**arguments, **outputs},
-            grid=tuple(grid),
-            threadgroup=(group[0], group[1], group[2]),
+            grid=grid,
+            threadgroup=_clipped(threadgroup, grid),
             outputs=self.output_names,
             initialised=init_value is not None,
             arithmetic=self.simulator.arithmetic,
@@ -177,11 +175,25 @@ class MetalKernel:
         )
         counts.copied_bytes = copied
         counts.launches += len(outputs) if init_value is not None else 0
-        self.simulator.launches.append(Launch(self.name, tuple(grid), tuple(threadgroup), counts))
+        self.simulator.launches.append(Launch(self.name, grid, threadgroup, counts))
         return [to_mlx(a, d) for a, d in zip(outputs.values(), output_dtypes, strict=True)]
 
+    def _outputs(
+        self,
+        shapes: Sequence[Sequence[int]],
+        dtypes: Sequence[mx.Dtype],
+        init_value: float | None,
+    ) -> dict[str, np.ndarray]:
+        """Fresh arrays; MLX fills them, with a kernel each, only if there is a value."""
+        outputs = {}
+        for name, shape, dtype in zip(self.output_names, shapes, dtypes, strict=True):
+            value = to_numpy(mx.array([init_value or 0]).astype(dtype))[0]
+            outputs[name] = np.full(tuple(shape), value)
+        return outputs
+
     def _kernel(self, arrays: list[mx.array], call: dict[str, Any]) -> Kernel:
-        # MLX's signature depends on each input's dtype, on whether it is a scalar, and on whether it is small.
+        # MLX's signature depends on each input's dtype, on whether it is a scalar, and on whether
+        # it is small.
         key = (
             tuple((a.dtype, a.ndim, min(a.size, 64)) for a in arrays),
             tuple(call["output_dtypes"]),
@@ -199,14 +211,14 @@ class MetalKernel:
         return self._kernels[key]
 
     def _make_contiguous(self, arrays: list[mx.array], arguments: dict[str, np.ndarray]) -> int:
-        """Copy inputs as MLX would before the launch; returns the bytes that it would read and write."""
+        """Copy inputs as MLX would before the launch; returns the bytes read and written."""
         copied = 0
         for name, array in zip(self.input_names, arrays, strict=True):
             if not is_row_contiguous(array):
                 if not self.ensure_row_contiguous:
                     raise LaunchError(
-                        f"{self.name}: `{name}` has gaps, and the simulator passes whole arrays only: "
-                        "pass the full buffer and its length, or let MLX copy it"
+                        f"{self.name}: `{name}` has gaps, and the simulator passes whole arrays "
+                        "only: pass the full buffer and its length, or let MLX copy it"
                     )
                 copied += 2 * array.nbytes
             arguments[name] = np.ascontiguousarray(arguments[name])

@@ -1,7 +1,8 @@
 """MLX's stock kernels, launched in the simulator as MLX launches them on Metal.
 
-Only for comparison: the arithmetic of these against MLX's CPU results tests the simulator, and their counts
-are what ours are held against. Grids and choices are read off MLX's source of August 2026.
+Only for comparison: the arithmetic of these against MLX's CPU results tests the simulator, and
+their counts are what ours are held against. Grids and choices are read off MLX's source of August
+2026.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from .arithmetic import Arithmetic
+from .arithmetic import DEFAULT, Arithmetic
 from .arrays import to_mlx, to_numpy
 from .counts import Counts
 from .mlx_kernels import ATTENTION, QUANTIZED, mlx_kernel
@@ -33,7 +34,7 @@ def _size(value: int) -> np.ndarray:
 
 
 # Unbatched calls never read these; the kernels take them all the same.
-_BATCH = {
+_BATCH: dict[str, np.ndarray] = {
     "x_batch_ndims": np.zeros((), np.int32),
     "x_shape": np.zeros(1, np.int32),
     "x_strides": np.zeros(1, np.int64),
@@ -50,7 +51,7 @@ class Stock:
     """Runs MLX's kernels under one model of arithmetic."""
 
     toolchain: Toolchain
-    arithmetic: Arithmetic = Arithmetic()
+    arithmetic: Arithmetic = DEFAULT
 
     def quantized_matmul(
         self,
@@ -68,7 +69,7 @@ class Stock:
         (rows, inner), outer = x.shape, weights[0].shape[0]
         template = f"{_TYPES[x.dtype]}, {group_size}, {bits}"
         y = np.empty((rows, outer), to_numpy(x).dtype)
-        arguments = {**_BATCH, "x": to_numpy(x), "y": y}
+        arguments: dict[str, np.ndarray] = {**_BATCH, "x": to_numpy(x), "y": y}
         arguments |= dict(zip(("w", "scales", "biases"), map(to_numpy, weights), strict=True))
         if kernel == "affine_qmm_t":
             template += f", {str(outer % 32 == 0).lower()}, false"
@@ -103,8 +104,8 @@ class Stock:
     ) -> tuple[mx.array, Counts]:
         """queries [B, H, L, D], keys and values [B, Hkv, N, D] -> [B, H, L, D].
 
-        `mask` [B, H, L, N] is bool or of the queries' dtype. `blocks` > 0 splits the keys over that many
-        threadgroups (a multiple of 32) in two passes.
+        `mask` [B, H, L, N] is bool or of the queries' dtype. `blocks` > 0 splits the keys over that
+        many threadgroups (a multiple of 32) in two passes.
         """
         arguments, constants = _attention_arguments(queries, keys, values, scale, mask)
         constants["do_causal"] = causal
@@ -122,7 +123,7 @@ class Stock:
             )
             return to_mlx(output, queries.dtype), counts
         kv_heads = keys.shape[1]
-        partials = {
+        partials: dict[str, np.ndarray] = {
             "out": np.empty((*queries.shape[:3], blocks, dim), output.dtype),
             "sums": np.empty((*queries.shape[:3], blocks), np.float32),
             "maxs": np.empty((*queries.shape[:3], blocks), np.float32),
@@ -153,7 +154,8 @@ class Stock:
             self.toolchain, ATTENTION, function, template, contract=self.arithmetic.contract
         )
         off = dict.fromkeys(
-            ("has_mask", "bool_mask", "float_mask", "do_causal", "query_transposed", "has_sinks"), False
+            ("has_mask", "bool_mask", "float_mask", "do_causal", "query_transposed", "has_sinks"),
+            False,
         )
         compiled.set_constants({**off, **constants})
         return compiled.launch(arguments, arithmetic=self.arithmetic, **call)

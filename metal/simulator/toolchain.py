@@ -1,14 +1,13 @@
 """clang: find it, compile with it, keep what it made, and turn addresses into lines.
 
-A kernel becomes a shared object in two steps. clang compiles C++ to LLVM's text with its address checks
-outlined to our hooks; the text gets a counter for each basic block (`operations.py`); clang compiles that to
-machine code. Results are kept in a folder by the hash of everything that went in.
+A kernel becomes a shared object in two steps. clang compiles C++ to LLVM's text with its address
+checks outlined to our hooks; the text gets a counter for each basic block (`operations.py`); clang
+compiles that to machine code. Results are kept in a folder by the hash of everything that went in.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import re
 import shutil
@@ -39,38 +38,27 @@ _CANDIDATES = (
     "clang++",
 )
 
-_LANGUAGE = (
-    ["-std=c++17", "-fPIC", "-g1", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"]
-    # Nothing of MLX's sources or of Metal's dialect that clang has no word for.
-    + ["-Wno-unknown-attributes", "-Wno-ignored-attributes", "-Wno-unknown-pragmas"]
-    + ["-Wno-unused-value", "-Wno-c++11-narrowing", "-Wno-missing-declarations", "-Wno-varargs"]
-    # half and bfloat round at each operation, as on the GPU.
-    + ["-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none"]
-)
+_LANGUAGE = """
+    -std=c++17 -fPIC -g1 -fno-exceptions -fno-rtti -fno-threadsafe-statics
+    -Wno-unknown-attributes -Wno-ignored-attributes -Wno-unknown-pragmas -Wno-unused-value
+    -Wno-c++11-narrowing -Wno-missing-declarations -Wno-varargs
+    -Xclang -ffloat16-excess-precision=none -Xclang -fbfloat16-excess-precision=none
+"""  # half and bfloat round at each operation, as on the GPU
 
-_CHECKS = (
-    # One access, one call: no vectorizer merges what the kernel asked for.
-    ["-O1", "-fno-vectorize", "-fno-slp-vectorize", "-mllvm", "-disable-vector-combine"]
-    + ["-mllvm", "-inline-threshold=10000"]
-    + ["-fsanitize=array-bounds,integer-divide-by-zero", "-fsanitize-minimal-runtime"]
-    + ["-Xclang", "-fsanitize=kernel-address"]
-    + [
-        part
-        for option in (
-            "asan-instrumentation-with-call-threshold=0",
-            "asan-stack=0",
-            "asan-globals=0",
-            "asan-opt-same-temp=0",
-            "asan-opt-globals=0",
-            "asan-kernel-mem-intrinsic-prefix=1",
-        )
-        for part in ("-mllvm", f"-{option}")
-    ]
-)
+# Nothing merges what the kernel asked for; a check of a thread's own arrays and of divisors; a call
+# before every other load and store, whatever clang can prove about it, and no shadow memory.
+_CHECKS = """
+    -O1 -fno-vectorize -fno-slp-vectorize -mllvm -disable-vector-combine
+    -mllvm -inline-threshold=10000
+    -fsanitize=array-bounds,integer-divide-by-zero -fsanitize-minimal-runtime
+    -Xclang -fsanitize=kernel-address -mllvm -asan-instrumentation-with-call-threshold=0
+    -mllvm -asan-stack=0 -mllvm -asan-globals=0 -mllvm -asan-opt-globals=0
+    -mllvm -asan-opt-same-temp=0 -mllvm -asan-kernel-mem-intrinsic-prefix=1
+"""
 
 
 def _target() -> list[str]:
-    """An instruction set with fused multiply-add and half conversions, so that fma is one rounding."""
+    """An instruction set with fused multiply-add and half conversions: fma is one rounding."""
     return ["-march=x86-64-v3"] if platform.machine() in ("x86_64", "AMD64") else []
 
 
@@ -89,7 +77,7 @@ class Toolchain:
 
     @staticmethod
     def find(cache: Path | None = None) -> Toolchain:
-        """The first clang that is new enough; raises ToolchainMissing, which says how to install one."""
+        """The first clang that is new enough; ToolchainMissing says how to install one."""
         for candidate in _CANDIDATES:
             path = shutil.which(candidate)
             if path and _major_version(path) >= 19:
@@ -121,7 +109,7 @@ class Toolchain:
             with tempfile.TemporaryDirectory(dir=self.cache) as folder:
                 made = Path(folder) / target.name
                 make(made)
-                os.replace(made, target)
+                made.replace(target)
         return target
 
     def once(self, key: str, check: Callable[[], None]) -> None:
@@ -139,7 +127,7 @@ class Toolchain:
 
         def make(target: Path) -> None:
             sources = [str(p) for p in sorted((HERE / "runtime").glob("*.cpp"))]
-            flags = [*_LANGUAGE, *_target(), "-O2", f"-I{INCLUDE}"]
+            flags = [*_LANGUAGE.split(), *_target(), "-O2", f"-I{INCLUDE}"]
             _run([self.clang, *flags, *_link(), *sources, "-lm", "-o", str(target)])
 
         identity = self._identity(INCLUDE / "simulator", HERE / "runtime")
@@ -155,7 +143,7 @@ class Toolchain:
     ) -> Path:
         """Compile C++ text to a shared object; `instrument` rewrites LLVM's text on the way."""
         flags = [
-            *_LANGUAGE,
+            *_LANGUAGE.split(),
             *_target(),
             f"-ffp-contract={'fast-honor-pragmas' if contract else 'off'}",
             f"-I{INCLUDE}",
@@ -165,7 +153,18 @@ class Toolchain:
         def make(target: Path) -> None:
             text, code = target.with_suffix(".cpp"), target.with_suffix(".ll")
             text.write_text(source)
-            _run([self.clang, *flags, *_CHECKS, "-S", "-emit-llvm", str(text), "-o", str(code)])
+            _run(
+                [
+                    self.clang,
+                    *flags,
+                    *_CHECKS.split(),
+                    "-S",
+                    "-emit-llvm",
+                    str(text),
+                    "-o",
+                    str(code),
+                ]
+            )
             code.write_text(instrument(code.read_text()))
             back = ["-O1", "-fPIC", "-Xclang", "-disable-llvm-passes", *_target(), *_link()]
             _run([self.clang, *back, str(code), "-o", str(target), "-Wno-override-module"])
@@ -174,7 +173,7 @@ class Toolchain:
 
     def check_syntax(self, source: str, flags: list[str]) -> str:
         """clang's complaints about C++ text, compiled to nothing."""
-        command = [self.clang, *_LANGUAGE, *_target(), f"-I{INCLUDE}", *flags]
+        command = [self.clang, *_LANGUAGE.split(), *_target(), f"-I{INCLUDE}", *flags]
         result = subprocess.run(
             [*command, "-fsyntax-only", "-x", "c++", "-"],
             input=source,
@@ -184,7 +183,7 @@ class Toolchain:
         return result.stderr
 
     def locate(self, image: Path, offsets: list[int]) -> list[list[tuple[str, int]]]:
-        """For each offset into a shared object, the (file, line) of its code, innermost call first."""
+        """For each offset into a shared object, the (file, line) of its code, innermost first."""
         return [_frames(image, offset) for offset in offsets]
 
 

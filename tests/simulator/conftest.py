@@ -1,7 +1,7 @@
 """The simulator lives beside the Metal sources, not in the package: tests find it here.
 
-Every test of this folder carries the marker `simulator`. Without clang they fail and say how to install it;
-who wants to do without runs `pytest -m "not simulator"`.
+Every test of this folder carries the marker `simulator`. Without clang they fail and say how to
+install it; who wants to do without runs `pytest -m "not simulator"`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "metal"))
 
-from simulator import Simulator  # noqa: E402
-from simulator.stock import Stock  # noqa: E402
+from simulator import Simulator
+from simulator.stock import Stock
 
 HERE = Path(__file__).parent
 

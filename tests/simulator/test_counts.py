@@ -29,7 +29,11 @@ def test_bytes_and_sectors_of_a_copy(simulator: Simulator) -> None:
     counts = run(simulator, "result[i] = values[i];", mx.zeros(256), 256)
     read, written = counts.buffers["values"], counts.buffers["result"]
     assert (read.read_bytes, read.read_sectors) == (1024, 32)
-    assert (written.written_bytes, written.written_sectors, written.unwritten_bytes) == (1024, 32, 0)
+    assert (written.written_bytes, written.written_sectors, written.unwritten_bytes) == (
+        1024,
+        32,
+        0,
+    )
     assert (counts.threadgroups, counts.threads, counts.launches) == (4, 256, 1)
 
 
@@ -81,7 +85,11 @@ def test_threadgroup_memory_and_barriers(simulator: Simulator) -> None:
     [
         ("result[i] = values[i] * 2.5f + 1.25f;", "float", 2),
         ("result[i] = fma(values[i], 2.5f, 1.25f);", "float", 2),
-        ("float4 v = float4(values[i]) * float4(1, 2, 3, 4); result[i] = v.x + v.y + v.z + v.w;", "float", 7),
+        (
+            "float4 v = float4(values[i]) * float4(1, 2, 3, 4); result[i] = v.x + v.y + v.z + v.w;",
+            "float",
+            7,
+        ),
         ("result[i] = float(half(values[i]));", "convert", 2),
         ("result[i] = exp(values[i]) + log(values[i] + 1.0f);", "transcendental", 2),
         ("result[i] = values[i];", "float", 0),

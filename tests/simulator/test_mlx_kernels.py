@@ -1,8 +1,9 @@
-"""MLX's own Metal kernels, simulated, agree with MLX on the CPU: this is what makes the simulator credible.
+"""MLX's own Metal kernels, simulated, agree with MLX on the CPU: that makes the simulator credible.
 
-The reference is MLX's CPU result in float32 from the same inputs (already rounded to the kernel's type), so the
-error is the kernel's: float32 sums in another order, or one rounding of the result to the kernel's type, or, in
-the tiled matmul, also of each dequantized weight. Tolerances are relative to the largest value.
+The reference is MLX's CPU result in float32 from the same inputs (already rounded to the kernel's
+type), so the error is the kernel's: float32 sums in another order, or one rounding of the result to
+the kernel's type, or, in the tiled matmul, also of each dequantized weight. Tolerances are relative
+to the largest value.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TOLERANCE = {mx.float32: 3e-6, mx.float16: 1e-3, mx.bfloat16: 8e-3}
 def worst(got: mx.array, expected: mx.array) -> float:
     """The largest difference, relative to the largest value."""
     difference = mx.abs(got.astype(mx.float32) - expected.astype(mx.float32)).max()
-    return (difference / mx.abs(expected).max()).item()
+    return float(difference / mx.abs(expected).max())
 
 
 def test_tolerances_are_the_rounding_of_each_type() -> None:
@@ -51,7 +52,12 @@ MATMULS = [
 
 @pytest.mark.parametrize(("kernel", "dtype", "bits", "group_size", "shape"), MATMULS)
 def test_quantized_matmul_agrees_with_the_cpu(
-    kernel: str, dtype: mx.Dtype, bits: int, group_size: int, shape: tuple[int, int, int], stock: Stock
+    kernel: str,
+    dtype: mx.Dtype,
+    bits: int,
+    group_size: int,
+    shape: tuple[int, int, int],
+    stock: Stock,
 ) -> None:
     rows, outer, inner = shape
     mx.random.seed(rows)
@@ -70,7 +76,8 @@ def test_quantized_matmul_agrees_with_the_cpu(
     assert worst(got, expected) < TOLERANCE[dtype]
 
 
-# dtype, head dim, (batch, heads, kv heads, rows, context), mask, blocks of the two-pass kernel (0: one pass)
+# dtype, head dim, (batch, heads, kv heads, rows, context), mask, blocks of the two-pass kernel (0:
+# one pass)
 ATTENTIONS = [
     (mx.float32, 64, (1, 4, 2, 1, 45), None, 0),
     (mx.float16, 128, (2, 4, 1, 5, 70), "causal", 0),
@@ -118,7 +125,9 @@ def test_attention_agrees_with_the_cpu(
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
-def test_every_model_of_arithmetic_stays_near_the_cpu(model: Arithmetic, simulator: Simulator) -> None:
+def test_every_model_of_arithmetic_stays_near_the_cpu(
+    model: Arithmetic, simulator: Simulator
+) -> None:
     """Each model is a GPU that could be: it moves last bits, never results."""
     stock = Stock(simulator.toolchain, model)
     mx.random.seed(0)
@@ -133,7 +142,7 @@ def test_every_model_of_arithmetic_stays_near_the_cpu(model: Arithmetic, simulat
 
 
 def gated_delta_kernels(simulator: Simulator) -> types.SimpleNamespace:
-    """mlx-lm's kernel makers, run in a namespace of their own where Metal exists and is the simulator."""
+    """mlx-lm's kernel makers, in a namespace of their own where Metal is the simulator."""
     from mlx_lm.models import gated_delta
 
     metal = types.SimpleNamespace(is_available=lambda: True)
