@@ -47,6 +47,11 @@ class Target:
         self._tapped = [(layers[i], self._tapped_class(layers[i], i)) for i in self.tap_ids]
 
     @property
+    def body(self) -> nn.Module:
+        """The part of the model that holds the embedding, the decoder layers and the last norm."""
+        return self._body
+
+    @property
     def num_layers(self) -> int:
         """Number of decoder layers."""
         return len(self._body.layers)
