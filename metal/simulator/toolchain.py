@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from .faults import CompileError, ToolchainMissing
@@ -40,6 +40,7 @@ _CANDIDATES = (
 
 _LANGUAGE = """
     -std=c++17 -fPIC -g1 -fno-exceptions -fno-rtti -fno-threadsafe-statics
+    -fno-optimize-sibling-calls
     -Wno-unknown-attributes -Wno-ignored-attributes -Wno-unknown-pragmas -Wno-unused-value
     -Wno-c++11-narrowing -Wno-missing-declarations -Wno-varargs
     -Xclang -ffloat16-excess-precision=none -Xclang -fbfloat16-excess-precision=none
@@ -84,23 +85,6 @@ class Toolchain:
                 return Toolchain(path, cache or DEFAULT_CACHE)
         raise ToolchainMissing(MISSING)
 
-    def _identity(self, *folders: Path) -> bytes:
-        """Whatever changes the meaning of a cached object, apart from its own source."""
-        digest = hashlib.sha256(self._version.encode())
-        for path in sorted(path for folder in folders for path in folder.rglob("*")):
-            if path.is_file():
-                digest.update(str(path.relative_to(HERE)).encode() + path.read_bytes())
-        digest.update((HERE / "operations.py").read_bytes() + Path(__file__).read_bytes())
-        return digest.digest()
-
-    @cached_property
-    def _version(self) -> str:
-        return _run([self.clang, "--version"])
-
-    @cached_property
-    def _kernel_identity(self) -> bytes:
-        return self._identity(INCLUDE)
-
     def _cached(self, identity: bytes, key: str, make: Callable[[Path], None]) -> Path:
         digest = hashlib.sha256(identity + key.encode()).hexdigest()[:24]
         target = self.cache / f"{digest}.so"
@@ -119,7 +103,7 @@ class Toolchain:
             check()
             target.touch()
 
-        self._cached(self._kernel_identity, key, make)
+        self._cached(_identity(self.clang, INCLUDE), key, make)
 
     @cached_property
     def runtime(self) -> Path:
@@ -130,8 +114,7 @@ class Toolchain:
             flags = [*_LANGUAGE.split(), *_target(), "-O2", f"-I{INCLUDE}"]
             _run([self.clang, *flags, *_link(), *sources, "-lm", "-o", str(target)])
 
-        identity = self._identity(INCLUDE / "simulator", HERE / "runtime")
-        return self._cached(identity, "runtime", make)
+        return self._cached(_identity(self.clang, INCLUDE, HERE / "runtime"), "runtime", make)
 
     def kernel(
         self,
@@ -169,7 +152,7 @@ class Toolchain:
             back = ["-O1", "-fPIC", "-Xclang", "-disable-llvm-passes", *_target(), *_link()]
             _run([self.clang, *back, str(code), "-o", str(target), "-Wno-override-module"])
 
-        return self._cached(self._kernel_identity, f"{flags}{source}", make)
+        return self._cached(_identity(self.clang, INCLUDE), f"{flags}{source}", make)
 
     def check_syntax(self, source: str, flags: list[str]) -> str:
         """clang's complaints about C++ text, compiled to nothing."""
@@ -187,9 +170,25 @@ class Toolchain:
         return [_frames(image, offset) for offset in offsets]
 
 
+@cache
+def _version(clang: str) -> str:
+    return _run([clang, "--version"])
+
+
 def _major_version(clang: str) -> int:
-    found = re.search(r"clang version (\d+)", _run([clang, "--version"]))
+    found = re.search(r"clang version (\d+)", _version(clang))
     return int(found.group(1)) if found else 0
+
+
+@cache
+def _identity(clang: str, *folders: Path) -> bytes:
+    """Whatever changes the meaning of a cached object, apart from its own source."""
+    digest = hashlib.sha256(_version(clang).encode())
+    for path in sorted(path for folder in folders for path in folder.rglob("*")):
+        if path.is_file():
+            digest.update(str(path.relative_to(HERE)).encode() + path.read_bytes())
+    digest.update((HERE / "operations.py").read_bytes() + Path(__file__).read_bytes())
+    return digest.digest()
 
 
 def _run(command: list[str]) -> str:
