@@ -7,6 +7,7 @@ embeddings: they alone pass through the layers, and row k predicts the token at 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -165,6 +166,12 @@ class Drafter(nn.Module):
         """`extend` by `taps`, then `block`: one round. Afterwards the cache holds context only."""
         self.extend(taps, cache)
         return self.block(embeddings, cache)
+
+    def logits(self, hidden: mx.array, head: Callable[[mx.array], mx.array]) -> mx.array:
+        """Logits `[..., V]` of the block's hidden rows through the target's `head`."""
+        logits = head(hidden) * self.config.output_multiplier
+        cap = self.config.logit_softcap
+        return logits if cap is None else mx.tanh(logits / cap) * cap
 
     def _check(self, name: str, rows: mx.array, width: int) -> None:
         if rows.ndim != 3 or rows.shape[2] != width:

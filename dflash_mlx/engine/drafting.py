@@ -72,9 +72,7 @@ class BlockDrafting:
         block = mx.array([[history[-1]] + [config.mask_token_id] * (rows - 1)])
         embeddings = self._target.embed(block) * config.embedding_scale
         hidden = self._drafter.block(embeddings, self._cache)
-        logits = self._target.head(hidden[:, 1:]) * config.output_multiplier
-        if config.logit_softcap is not None:
-            logits = mx.tanh(logits / config.logit_softcap) * config.logit_softcap
+        logits = self._drafter.logits(hidden[:, 1:], self._target.head)
         if isinstance(self._drafter, SecondDrafter):
             walk = partial(self._drafter.candidate_selector.walk, hidden[0, 1:], history[-1])
             return chooser.draft_path(logits[0], history, walk)
