@@ -20,8 +20,7 @@ def locate(kernel: Kernel, site: int | None) -> faults.Location:
     """The line of the kernel's source that called from this address."""
     if not site:
         return faults.Location(kernel.source.name, 0)
-    frames = kernel.toolchain.locate(kernel.image, [site - 1 - kernel.base])[0]
-    for file, line in frames:
+    for file, line in kernel.toolchain.locate(kernel.image, site - 1 - kernel.base):
         if file in _OURS:
             continue
         lines = kernel.source.files.get(file)

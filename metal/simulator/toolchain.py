@@ -134,23 +134,17 @@ class Toolchain:
         ]
 
         def make(target: Path) -> None:
-            text, code = target.with_suffix(".cpp"), target.with_suffix(".ll")
+            text, code, part = (target.with_suffix(s) for s in (".cpp", ".ll", ".o"))
             text.write_text(source)
-            _run(
-                [
-                    self.clang,
-                    *flags,
-                    *_CHECKS.split(),
-                    "-S",
-                    "-emit-llvm",
-                    str(text),
-                    "-o",
-                    str(code),
-                ]
-            )
+            front = [*flags, *_CHECKS.split(), "-S", "-emit-llvm"]
+            _run([self.clang, *front, str(text), "-o", str(code)])
             code.write_text(instrument(code.read_text()))
-            back = ["-O1", "-fPIC", "-Xclang", "-disable-llvm-passes", *_target(), *_link()]
-            _run([self.clang, *back, str(code), "-o", str(target), "-Wno-override-module"])
+            back = ["-O1", "-fPIC", "-Xclang", "-disable-llvm-passes", *_target()]
+            _run([self.clang, *back, "-Wno-override-module", "-c", str(code), "-o", str(part)])
+            _run([self.clang, *_link(), str(part), "-o", str(target)])
+            if platform.system() == "Darwin":  # line tables stay behind in the object file
+                lines = self.cache / f"{target.stem}.lines"
+                _run([str(self._beside("dsymutil")), "--flat", str(target), "-o", str(lines)])
 
         return self._cached(_identity(self.clang, INCLUDE), f"{flags}{source}", make)
 
@@ -165,9 +159,20 @@ class Toolchain:
         )
         return result.stderr
 
-    def locate(self, image: Path, offsets: list[int]) -> list[list[tuple[str, int]]]:
-        """For each offset into a shared object, the (file, line) of its code, innermost first."""
-        return [_frames(image, offset) for offset in offsets]
+    def _beside(self, tool: str) -> Path:
+        """A tool of clang's own installation."""
+        return Path(self.clang).resolve().parent / tool
+
+    def locate(self, image: Path, offset: int) -> list[tuple[str, int]]:
+        """(file, line) of the code at an offset into a shared object, the innermost call first."""
+        lines = image.with_suffix(".lines")
+        image = lines if lines.exists() else image
+        if (symbolizer := self._beside("llvm-symbolizer")).exists():
+            command = [str(symbolizer), "--functions=none", "--obj", str(image), hex(offset)]
+        else:
+            command = ["addr2line", "-i", "-e", str(image), hex(offset)]
+        found = re.findall(r"^(.+?):(\d+)", _run(command), re.MULTILINE)
+        return [(Path(name).name, int(line)) for name, line in found]
 
 
 @cache
@@ -196,16 +201,3 @@ def _run(command: list[str]) -> str:
     if result.returncode != 0:
         raise CompileError(result.stderr.strip() or f"{command[0]} failed without a word")
     return result.stdout
-
-
-def _frames(image: Path, offset: int) -> list[tuple[str, int]]:
-    if platform.system() == "Darwin":
-        out = _run(["atos", "-i", "-fullPath", "-o", str(image), "-offset", hex(offset)])
-        found = re.findall(r"\(([^()]+):(\d+)\)\s*$", out, re.MULTILINE)
-    else:
-        tool = shutil.which("addr2line") or shutil.which("llvm-addr2line-19")
-        if tool is None:
-            return []
-        out = _run([tool, "-i", "-e", str(image), hex(offset)])
-        found = re.findall(r"^(.+):(\d+)(?: .*)?$", out, re.MULTILINE)
-    return [(Path(name).name, int(line)) for name, line in found]
