@@ -16,9 +16,9 @@ from typing import Any
 
 from ..errors import DFlashError
 from .gguf_architectures import ARCHITECTURES, Architecture, unpair
-from .gguf_file import GGUFFile, read_gguf
+from .gguf_file import GGUFFile, GGUFTensor, read_gguf
 from .gguf_tokenizer import token_id, write_tokenizer
-from .gguf_types import AFFINE, GROUP, check_types, common_dtype, entries
+from .gguf_types import AFFINE, GROUP, Rows, check_types, common_dtype, entries
 from .safetensors_writer import Entry, write_safetensors
 
 TORCH_NAMES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
@@ -69,13 +69,7 @@ def plan_import(file: GGUFFile, *, widen: bool = False) -> Plan:
     All floats get one dtype: the smallest that holds each of them exactly, or float32 (`widen`),
     for machines that compute float16 slowly.
     """
-    architecture = ARCHITECTURES.get(file.architecture)
-    if architecture is None:
-        known = ", ".join(ARCHITECTURES)
-        raise DFlashError(
-            f"{file.path} holds a model of the family '{file.architecture}': "
-            f"only these can be imported: {known}."
-        )
+    architecture = _architecture(file)
     tensors = {name: t for name, t in file.tensors.items() if name not in architecture.derived}
     check_types(tensors.values())
     config = architecture.config(file)
@@ -88,25 +82,37 @@ def plan_import(file: GGUFFile, *, widen: bool = False) -> Plan:
         stem, parameter = name.rsplit(".", 1)
         path = architecture.module(stem)
         assert path is not None, "checked above"
-        heads = architecture.heads(stem, config)
-        if heads and tensor.shape[0] != heads * config["head_dim"]:
-            raise DFlashError(
-                f"tensor {name} has {tensor.shape[0]} rows, not {heads} heads of"
-                f" {config['head_dim']}: the file contradicts itself; fetch another."
-            )
-        order = partial(unpair, heads=heads) if heads else _as_they_are
+        order = _order(tensor, architecture.heads(stem, config), config["head_dim"])
         planned += entries(path, parameter, tensor, dtype, order)
         if tensor.type in AFFINE:
             bits[path] = AFFINE[tensor.type].bits
-    config |= {"vocab_size": file.tensors["token_embd.weight"].shape[0]}
+    config |= {"vocab_size": tensors["token_embd.weight"].shape[0]}
     config |= _token_ids(file) | {"torch_dtype": TORCH_NAMES[dtype]}
     if bits:
         config["quantization"] = _quantization(bits)
     return Plan(planned, config, len(file.tensors))
 
 
-def _as_they_are(rows: Any) -> Any:
-    return rows
+def _architecture(file: GGUFFile) -> Architecture:
+    try:
+        return ARCHITECTURES[file.architecture]
+    except KeyError:
+        raise DFlashError(
+            f"{file.path} holds a model of the family '{file.architecture}': "
+            f"only these can be imported: {', '.join(ARCHITECTURES)}."
+        ) from None
+
+
+def _order(tensor: GGUFTensor, heads: int | None, head_dim: int) -> Rows:
+    """How the rows of `tensor` are put in the published order."""
+    if heads is None:
+        return lambda rows: rows
+    if tensor.shape[0] != heads * head_dim:
+        raise DFlashError(
+            f"Tensor {tensor.name} has {tensor.shape[0]} rows, not {heads} heads of {head_dim}:"
+            " the file contradicts itself; fetch another."
+        )
+    return partial(unpair, heads=heads)
 
 
 def _check_names(file: GGUFFile, architecture: Architecture, config: Mapping[str, Any]) -> None:
@@ -118,7 +124,10 @@ def _check_names(file: GGUFFile, architecture: Architecture, config: Mapping[str
     layers = config["num_hidden_layers"]
     unknown = [name for name in file.tensors if not _has_place(name, architecture, layers)]
     if unknown:
-        raise DFlashError(f"{file.path} holds tensors that have no place here: {_some(unknown)}.")
+        raise DFlashError(
+            f"{file.path} holds {_some(unknown)} that have no place in this family: fetch another"
+            " file."
+        )
 
 
 def _has_place(name: str, architecture: Architecture, layers: int) -> bool:

@@ -73,7 +73,8 @@ def _rope_scaling(file: GGUFFile, head_dim: int, theta: float) -> dict[str, Any]
         return {"rope_type": "linear", "factor": _short(file.number(prefix + "factor"))}
     if kind != "none":
         raise DFlashError(
-            f"{file.path} scales its rotary positions by '{kind}', which is not known."
+            f"{file.path} scales its rotary positions by '{kind}', which cannot be"
+            " imported: choose another file."
         )
     if "rope_freqs.weight" not in file.tensors:
         return None
@@ -87,7 +88,9 @@ def _rope_scaling(file: GGUFFile, head_dim: int, theta: float) -> dict[str, Any]
     }
     expected = _llama3_factors(scaling, head_dim, theta)
     if stored.shape != expected.shape or not np.allclose(stored, expected, rtol=1e-4):
-        raise DFlashError(f"{file.path} has rope_freqs that are not those of Llama 3.1 or later.")
+        raise DFlashError(
+            f"{file.path} has rope_freqs other than those of Llama 3.1: it cannot be imported."
+        )
     return scaling
 
 
@@ -108,7 +111,7 @@ def _llama_config(file: GGUFFile) -> dict[str, Any]:
         return file.number(f"{file.architecture}.{key}", default)
 
     if number("expert_count", 0):
-        raise DFlashError(f"{file.path} is a mixture of experts, which cannot be imported yet.")
+        raise DFlashError(f"{file.path} is a mixture of experts: it cannot be imported yet.")
     hidden, heads = int(number("embedding_length")), int(number("attention.head_count"))
     head_dim = int(number("attention.key_length", hidden // max(heads, 1)))
     if number("rope.dimension_count", head_dim) != head_dim:

@@ -83,7 +83,7 @@ def check_types(tensors: Iterable[GGUFTensor]) -> None:
         found = ", ".join(f"{count} of type {name}" for name, count in sorted(refused.items()))
         kept = ", ".join([*AFFINE, *FLOATS])
         raise DFlashError(
-            f"this GGUF holds tensors that cannot be imported ({found}): use a file of {kept}."
+            f"This GGUF holds tensors that cannot be imported ({found}): use a file of {kept}."
         )
 
 
@@ -142,7 +142,7 @@ def entries(
 def _finite(halves: np.ndarray, tensor: GGUFTensor) -> np.ndarray:
     if not np.isfinite(halves).all():
         raise DFlashError(
-            f"tensor {tensor.name} has block scales that float16 cannot hold: fetch the file again."
+            f"Tensor {tensor.name} has block scales that float16 cannot hold: fetch the file again."
         )
     return halves
 

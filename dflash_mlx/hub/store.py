@@ -84,7 +84,7 @@ def writing(place: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL:
             raise DFlashError(
-                f"the disk is full at {place.parent}: free some space and run again."
+                f"The disk is full at {place.parent}: free some space and run again."
             ) from error
         if error.errno in REFUSED:
             where = error.filename or place
@@ -100,8 +100,8 @@ def check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(place).free
     if free < needed:
         raise DFlashError(
-            f"{folder} needs {_megabytes(needed)} and the disk has {_megabytes(free)} left; "
-            "free some space and run again"
+            f"{folder} needs {_megabytes(needed)} and the disk has {_megabytes(free)} left: "
+            "free some space and run again."
         )
 
 

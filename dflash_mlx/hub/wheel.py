@@ -48,7 +48,7 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: SetupProgress, *, by_hand:
     tool = pip_command()
     if tool is None:
         raise DFlashError(
-            f"neither pip nor uv is there to fetch {wheel.package} {wheel.version}: "
+            f"Neither pip nor uv is there to fetch {wheel.package} {wheel.version}: "
             f"run '{sys.executable} -m ensurepip', {_by_hand(wheel, by_hand)}."
         )
     complaints = _download(tool, wheel, folder, progress)
@@ -127,11 +127,11 @@ def reason(complaints: str, wheel: Wheel) -> str:
     what = f"{wheel.package} {wheel.version}"
     lower = complaints.lower()
     if any(word in lower for word in ("no space left", "file too large", "quota exceeded")):
-        return f"the disk is full while fetching {what}: free some space and run again"
+        return f"The disk is full while fetching {what}: free some space and run again"
     if any(word in lower for word in ("retrying", "connection", "timed out", "name resolution")):
-        return f"the package index cannot be reached to fetch {what}: go online and run again"
+        return f"The package index cannot be reached to fetch {what}: go online and run again"
     if "no matching distribution" in lower:
-        return f"the package index does not have {what}: choose another with pip's index-url"
+        return f"The package index does not have {what}: choose another with pip's index-url"
     lines = [line for line in complaints.splitlines() if line.startswith("ERROR")]
     last = lines[-1].removeprefix("ERROR: ") if lines else "no reason given"
     return f"pip cannot fetch {what} ({last}): mend that and run again"

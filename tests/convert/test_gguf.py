@@ -258,9 +258,15 @@ def with_tensor(name: str, rows: int = HIDDEN) -> TinyGGUF:
 
 REFUSED = {
     "a missing tensor": (without("blk.1.ffn_up.weight"), r"lacks 1 tensors \(blk.1.ffn_up\)"),
-    "an unknown tensor": (with_tensor("blk.0.ssm_a.weight"), r"no place here: .*blk.0.ssm_a"),
-    "a layer too many": (with_tensor("blk.2.ffn_up.weight"), r"no place here: .*blk.2.ffn_up"),
-    "a layer without number": (with_tensor("blk.x.ffn_up.weight"), "no place here"),
+    "an unknown tensor": (
+        with_tensor("blk.0.ssm_a.weight"),
+        r"holds 1 tensors \(blk.0.ssm_a.weight\) that have no place",
+    ),
+    "a layer too many": (
+        with_tensor("blk.2.ffn_up.weight"),
+        r"\(blk.2.ffn_up.weight\) that have no place",
+    ),
+    "a layer without number": (with_tensor("blk.x.ffn_up.weight"), "no place in this family"),
     "rows that are no heads": (
         with_metadata(llama__attention__key_length=8),
         "attn_q.weight has 64 rows, not 4 heads of 8",
@@ -272,7 +278,7 @@ REFUSED = {
         with_metadata(llama__attention__head_count_kv=[2, 1]),
         "no single number as 'llama.attention.head_count_kv'",
     ),
-    "unknown positions": (with_tensor("rope_freqs.weight"), "not those of Llama 3.1"),
+    "unknown positions": (with_tensor("rope_freqs.weight"), "other than those of Llama 3.1"),
     "an end token out of range": (with_metadata(tokenizer__ggml__eos_token_id=9999), "outside its"),
 }
 

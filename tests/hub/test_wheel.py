@@ -147,8 +147,8 @@ def read(path: Path) -> str:
 @pytest.mark.parametrize(
     ("complaints", "sentence"),
     [
-        ("ERROR: Could not install: [Errno 28] No space left on device", "the disk is full"),
-        ("ERROR: [Errno 27] File too large: '/tmp/x'", "the disk is full"),
+        ("ERROR: Could not install: [Errno 28] No space left on device", "The disk is full"),
+        ("ERROR: [Errno 27] File too large: '/tmp/x'", "The disk is full"),
         (
             "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError'\n"
             "ERROR: Could not find a version that satisfies\nERROR: No matching distribution",
