@@ -146,7 +146,7 @@ def load_pair(names: PairFolders, dtype: str | None, backend: Backend) -> Pair:
         stop_tokens,
         _configuration(names, target, drafter, weights, backend),
         default_sampling(generation_config),
-        trained_thinking(names.draft_folder) if names.draft_folder else None,
+        _thinking(names),
     )
 
 
@@ -203,6 +203,12 @@ def trained_thinking(draft_folder: Path) -> bool | None:
     text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
     shown = {word.lower() for word in _CARD_SWITCH.findall(text)}
     return shown == {"true"} if len(shown) == 1 else None
+
+
+def _thinking(names: PairFolders) -> bool | None:
+    """How the drafter was trained: as its folder says, else as is known of it."""
+    stated = trained_thinking(names.draft_folder) if names.draft_folder else None
+    return names.thinking if stated is None else stated
 
 
 def _draft_dtype(backend: Backend) -> mx.Dtype | None:

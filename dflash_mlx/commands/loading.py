@@ -17,20 +17,14 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from ..engine.context import Progress
+    from ..hub.embedded import SetupProgress
     from ..pair import Pair
 
 
 def load_for(arguments: PairArguments) -> Pair:
     """The pair that the arguments name. Notes and progress go to standard error."""
     silence_libraries()
-    with _bar() as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def tell(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(tasks[stage], completed=done, total=total)
-
+    with setup_progress() as tell:
         pair = load(
             arguments.model,
             None if arguments.no_draft else arguments.draft_model,
@@ -41,6 +35,22 @@ def load_for(arguments: PairArguments) -> Pair:
     for note in pair.configuration.notes:
         print(f"note: {note}", file=sys.stderr)
     return pair
+
+
+@contextmanager
+def setup_progress() -> Iterator[SetupProgress]:
+    """What to give as `progress` of a set-up: a bar a stage; a line where there is no terminal."""
+    with _bar() as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+                if not bar.console.is_terminal:
+                    print(f"{stage} ...", file=sys.stderr)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        yield tell
 
 
 @contextmanager

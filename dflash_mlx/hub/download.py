@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DFlashError
+from .resume import fetch_file, large_files, partial_bytes
 from .store import check_space, writing
 from .wheel import SetupProgress
+
+if TYPE_CHECKING:
+    from huggingface_hub import DryRunFileInfo
 
 CHOSEN: Any = {
     "allow_patterns": [
@@ -41,21 +45,50 @@ def cached_repository(name: str) -> Path | None:
         return None
 
 
+def missing_bytes(name: str) -> int:
+    """Bytes of `name` that are not on this machine yet, by the hub. Raises DFlashError."""
+    with _explained(name):
+        return _size(_missing_files(name)) - partial_bytes(_place(name))
+
+
 def fetch_repository(name: str, progress: SetupProgress) -> Path:
     """Download what is missing of `name` into the hub's cache; an interrupted download goes on.
 
     Raises DFlashError if there is no such model, it may not be had, the hub cannot be reached, or
     the disk is full.
     """
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import snapshot_download
 
-    cache = Path(constants.HF_HUB_CACHE)
-    with _explained(name), writing(cache):
-        files = snapshot_download(name, **CHOSEN, dry_run=True, tqdm_class=_reporter(None, 0))
-        missing = sum(file.file_size or 0 for file in files if file.will_download)
-        check_space(cache, missing)
-        bars = _reporter(progress, missing)
+    place = _place(name)
+    with _explained(name), writing(place.parent):
+        files = _missing_files(name)
+        total = _size(files)
+        check_space(place.parent, total - partial_bytes(place))
+        done = 0
+        for file in large_files(files):
+            fetch_file(name, file, place, _reporter(progress, total, done))
+            done += file.file_size or 0
+        bars = _reporter(progress, total, done)
         return Path(snapshot_download(name, **CHOSEN, tqdm_class=bars))
+
+
+def _place(name: str) -> Path:
+    """The folder of model `name` in the hub's cache."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
+
+
+def _missing_files(name: str) -> list[DryRunFileInfo]:
+    from huggingface_hub import snapshot_download
+
+    files = snapshot_download(name, **CHOSEN, dry_run=True, tqdm_class=_reporter(None, 0))
+    return [file for file in files if file.will_download]
+
+
+def _size(files: Sequence[DryRunFileInfo]) -> int:
+    return sum(file.file_size or 0 for file in files)
 
 
 @contextmanager
@@ -97,8 +130,11 @@ def _reason(name: str, error: BaseException) -> str:
     )
 
 
-def _reporter(progress: SetupProgress | None, total: int) -> Any:
-    """A class for the hub's progress bars: shows nothing, and tells `progress` the bytes."""
+def _reporter(progress: SetupProgress | None, total: int, before: int = 0) -> Any:
+    """A class for the hub's progress bars: shows nothing, and tells `progress` the bytes.
+
+    `before` is how many of `total` bytes were there before these bars.
+    """
     from tqdm import tqdm
 
     class Reporter(tqdm):
@@ -109,6 +145,6 @@ def _reporter(progress: SetupProgress | None, total: int) -> Any:
         def update(self, n: float | None = 1) -> None:
             self.n += n or 0
             if progress and self.counts_bytes and total:
-                progress("fetching", min(int(self.n), total), total)
+                progress("fetching", min(before + int(self.n), total), total)
 
     return Reporter

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import DFlashError
 from .embedded import SetupProgress, drafter_folder
+from .registry import known_pair, pair_of_drafter
 from .resolve import Resolved, resolve
 
 AUTO = "auto"
@@ -15,7 +17,8 @@ AUTO = "auto"
 class PairFolders:
     """Local folders of a pair and the names to show for them; no drafter means plain decoding.
 
-    `note` is a line for a person who might have expected a drafter.
+    `note` is a line for a person who might have expected a drafter. `thinking` is the mode that
+    the drafter is known to be trained in, for a folder that does not say.
     """
 
     model: str
@@ -23,6 +26,7 @@ class PairFolders:
     draft_model: str | None = None
     draft_folder: Path | None = None
     note: str | None = None
+    thinking: bool | None = None
 
 
 def resolve_pair(
@@ -32,22 +36,56 @@ def resolve_pair(
 ) -> PairFolders:
     """Find both halves, setting up or downloading what is not there.
 
-    `draft_model` "auto" is the drafter that is known for the model, if any; None is none; a name
-    that cannot be had is an error, never plain decoding. Raises DFlashError.
+    `draft_model` "auto" is the drafter that is known for the model; without one that can be had,
+    the note says why the pair decodes plainly. None is none; a name that cannot be had is an
+    error, never plain decoding. Raises DFlashError.
     """
     target = resolve(model, "target", progress)
     if draft_model is None:
         return PairFolders(target.name, target.folder)
     if draft_model != AUTO:
-        drafter = resolve(draft_model, "drafter", progress)
-        return PairFolders(target.name, target.folder, drafter.name, drafter.folder)
-    folder = known_drafter(target)
-    if folder is None:
-        note = f"no drafter is known for {target.name}: decoding plainly (or give --draft-model)"
-        return PairFolders(target.name, target.folder, note=note)
-    return PairFolders(target.name, target.folder, folder.name, folder)
+        return _paired(target, resolve(draft_model, "drafter", progress))
+    try:
+        return _paired(target, known_drafter(target, progress))
+    except DFlashError as reason:
+        return PairFolders(target.name, target.folder, note=f"decoding plainly: {reason}")
 
 
-def known_drafter(target: Resolved) -> Path | None:
-    """The folder of the drafter that belongs to a target, if one is known."""
-    return drafter_folder() if target.kind == "embedded" else None
+def known_drafter(target: Resolved, progress: SetupProgress | None = None) -> Resolved:
+    """The drafter that is known for a target, fetched if need be.
+
+    Raises DFlashError where none is known, it cannot draft for this target yet, or it cannot be
+    had.
+    """
+    if target.kind == "embedded":
+        folder = drafter_folder()
+        return Resolved(folder, folder.name, "embedded")
+    pair = known_pair(target.name)
+    if pair is None:
+        raise DFlashError(
+            f"no drafter is known for {target.name}; if you have one, give it as --draft-model."
+        )
+    if pair.obstacle:
+        raise DFlashError(f"{pair.drafter} is the drafter of {target.name}, but {pair.obstacle}.")
+    return resolve(pair.drafter, "drafter", _saying(pair.drafter, progress))
+
+
+def _paired(target: Resolved, drafter: Resolved) -> PairFolders:
+    known = pair_of_drafter(drafter.name)
+    return PairFolders(
+        target.name,
+        target.folder,
+        drafter.name,
+        drafter.folder,
+        thinking=known.thinking if known else None,
+    )
+
+
+def _saying(drafter: str, progress: SetupProgress | None) -> SetupProgress:
+    """`progress`, but naming the drafter, for which nobody asked by name."""
+
+    def tell(stage: str, done: int, total: int) -> None:
+        if progress:
+            progress(f"{stage} the drafter {drafter}", done, total)
+
+    return tell

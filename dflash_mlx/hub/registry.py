@@ -106,7 +106,8 @@ PAIRS = (
     KnownPair("Qwen3-8B", "mlx-community/Qwen3-8B-4bit",
               "z-lab/Qwen3-8B-DFlash-b16", 8.2, 1, CacheShape(36, 8, 128), thinking=False),
     KnownPair("Llama-3.1-8B-Instruct", "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit",
-              "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat", 8, 1, CacheShape(32, 8, 128), also=("Meta-Llama-3.1-8B-Instruct",)),
+              "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat", 8, 1, CacheShape(32, 8, 128),
+              also=("Meta-Llama-3.1-8B-Instruct",)),
     KnownPair("Qwen3-4B", "mlx-community/Qwen3-4B-4bit",
               "z-lab/Qwen3-4B-DFlash-b16", 4, 0.5, CacheShape(36, 8, 128), thinking=False),
 )

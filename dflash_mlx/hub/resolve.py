@@ -62,13 +62,13 @@ def resolve(
 def _repository(name: str, role: Role, progress: SetupProgress) -> Path:
     """The snapshot of a hub model: as cached if that is whole, else what is missing is fetched."""
     folder = cached_repository(name)
-    if folder is None or not _is_whole(folder):
+    if folder is None or not is_whole(folder):
         folder = fetch_repository(name, progress)
     check_model(folder, role)
     return folder
 
 
-def _is_whole(folder: Path) -> bool:
+def is_whole(folder: Path) -> bool:
     """Whether config and weights of a snapshot are all there (a download may have stopped)."""
     try:
         read_json(folder / "config.json")
@@ -81,7 +81,7 @@ def _is_whole(folder: Path) -> bool:
 def check_model(folder: Path, role: Role) -> None:
     """Raise DFlashError unless `folder` holds the whole weights and config of a `role`."""
     config = read_json(folder / "config.json")
-    is_drafter = _is_drafter(config)
+    is_drafter = describes_drafter(config)
     if role == "target" and is_drafter:
         raise DFlashError(
             f"{folder} holds a DFlash drafter, not a model that can talk: give it as"
@@ -97,7 +97,7 @@ def check_model(folder: Path, role: Role) -> None:
         read_header(file)
 
 
-def _is_drafter(config: Mapping[str, Any]) -> bool:
+def describes_drafter(config: Mapping[str, Any]) -> bool:
     """Whether a config is a drafter's, in any packaging (`drafter/packaging.py` tells which)."""
     names = config.get("architectures") or []
     named = any("DFlash" in str(name) or "DSpark" in str(name) for name in names)
