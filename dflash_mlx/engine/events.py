@@ -11,7 +11,21 @@ The definitions, used everywhere:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+
+def acceptance_length(accepted: Sequence[int]) -> float | None:
+    """Mean accepted drafts + 1 over the rounds; None where there was no round."""
+    return sum(accepted) / len(accepted) + 1 if accepted else None
+
+
+def acceptance_by_position(accepted: Sequence[int], drafted: Sequence[int]) -> list[float]:
+    """Share of the rounds drafting at least k tokens that accepted k, for k = 1, 2, ..."""
+    return [
+        sum(a >= k for a in accepted) / sum(d >= k for d in drafted)
+        for k in range(1, max(drafted, default=0) + 1)
+    ]
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,7 @@ class Stats:
     @property
     def acceptance_length(self) -> float | None:
         """Mean accepted drafts + 1 over the rounds; None where there was no round."""
-        return sum(self.accepted) / len(self.accepted) + 1 if self.accepted else None
+        return acceptance_length(self.accepted)
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -67,10 +81,7 @@ class Stats:
     @property
     def acceptance_by_position(self) -> list[float]:
         """Share of the rounds drafting at least k tokens that accepted k, for k = 1, 2, ..."""
-        return [
-            sum(a >= k for a in self.accepted) / sum(d >= k for d in self.drafted)
-            for k in range(1, max(self.drafted, default=0) + 1)
-        ]
+        return acceptance_by_position(self.accepted, self.drafted)
 
 
 @dataclass(frozen=True)
