@@ -26,7 +26,7 @@ _OBSTACLES = {
 }
 """What `target/rollback.py` does not do yet: whoever teaches it more takes the line away here."""
 
-_DRAFTER_CACHE = CacheShape(layers=5, heads=8, head_dim=128)
+DRAFTER_CACHE = CacheShape(layers=5, heads=8, head_dim=128)
 """Of the drafters for 4B and 8B targets; others are taken to be alike."""
 
 
@@ -68,7 +68,7 @@ class KnownPair:
         """What the pair would take on `machine`, the target in 4 bits."""
         width = machine.float_bytes
         drafter = round(self.draft_parameters * 1e9 * width)
-        cached = self.cache.token_bytes(width) + _DRAFTER_CACHE.token_bytes(width)
+        cached = self.cache.token_bytes(width) + DRAFTER_CACHE.token_bytes(width)
         return Need(self.model_bytes + drafter, cached)
 
 
