@@ -19,7 +19,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .faults import SimulatorError
+from .faults import CompileError, SimulatorError
 from .kernel import Source
 from .rewrite import to_cpp
 
@@ -94,10 +94,14 @@ def as_source(name: str, generated: Generated, header: str, body: str, include: 
         raise SimulatorError(
             f"MLX changed the source of {name} in a way that the simulator does not expect"
         )
+    if "SIMULATOR_SHARED" in (cpp_header := to_cpp(header)):
+        raise CompileError(
+            f"{name}: its header declares a threadgroup variable; Metal has them in kernels only"
+        )
     signature, rest = generated.text[len(header) : at], generated.text[at + len(body) :]
     parts = [
         PRELUDE,
-        f'#line 1 "{name}.header"\n{to_cpp(header)}\n',
+        f'#line 1 "{name}.header"\n{cpp_header}\n',
         f'#line 1 "{name}.signature"\n{to_cpp(signature)}\n',
         f'#line 1 "{name}"\n{to_cpp(body)}',
         to_cpp(rest),

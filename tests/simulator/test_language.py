@@ -216,6 +216,29 @@ def test_matrices_multiply(tree: bool) -> None:
     assert simulator.launches[0].counts.matrix_operations == 1
 
 
+def test_a_matrix_made_of_one_number_is_diagonal(simulator: Simulator) -> None:
+    source = """
+        simdgroup_float8x8 scaled(3.0f);
+        simdgroup_store(scaled, result, 8);
+        simdgroup_float8x8 filled = make_filled_simdgroup_matrix<float, 8, 8>(in_a[0]);
+        simdgroup_store(filled, result + 64, 8);
+    """
+    got = run(simulator, source, X, output_shapes=[(2, 8, 8)])
+    assert mx.array_equal(got, mx.stack([3 * mx.eye(8), mx.ones((8, 8))]))
+
+
+def test_a_matrix_is_loaded_from_memory_of_its_own_type(simulator: Simulator) -> None:
+    source = "simdgroup_half8x8 a; simdgroup_load(a, in_a, 8); result[i] = a.thread_elements()[0];"
+    with pytest.raises(CompileError, match="memory of its own type"):
+        run(simulator, source, mx.zeros((8, 8)))
+
+
+def test_threadgroup_variables_belong_to_kernels(simulator: Simulator) -> None:
+    header = "inline float f(uint i) { threadgroup float tile[32]; tile[i] = 1; return tile[i]; }"
+    with pytest.raises(CompileError, match="in kernels only"):
+        run(simulator, "result[i] = f(i);", X, header=header)
+
+
 def test_the_order_inside_a_matrix_operation_is_a_choice() -> None:
     a = mx.array([[1e8, 1.0, -1e8, 1.0, 0, 0, 0, 0]] * 8)
     results = [

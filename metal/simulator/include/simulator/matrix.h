@@ -9,6 +9,13 @@
 
 SIMULATOR_BEGIN
 
+namespace simulator {
+
+inline unsigned fragment_row(unsigned lane) { return (lane / 4 & 4) + lane / 2 % 4; }
+inline unsigned fragment_column(unsigned lane) { return (lane / 4 & 2) * 2 + lane % 2 * 2; }
+
+}  // namespace simulator
+
 namespace metal {
 
 template <typename T, int Rows, int Columns>
@@ -17,7 +24,11 @@ struct simdgroup_matrix {
   vec<T, 2> elements;
 
   simdgroup_matrix() = default;
-  explicit simdgroup_matrix(T value) { elements = vec<T, 2>(value); }
+  explicit simdgroup_matrix(T diagonal) {
+    const unsigned lane = simulator::my_lane();
+    const unsigned row = simulator::fragment_row(lane), column = simulator::fragment_column(lane);
+    for (unsigned j = 0; j < 2; j++) elements[j] = row == column + j ? diagonal : T(0);
+  }
   vec<T, 2>& thread_elements() { return elements; }
   const vec<T, 2>& thread_elements() const { return elements; }
 };
@@ -28,9 +39,6 @@ using simdgroup_bfloat8x8 = simdgroup_matrix<bfloat, 8, 8>;
 }  // namespace metal
 
 namespace simulator {
-
-inline unsigned fragment_row(unsigned lane) { return (lane / 4 & 4) + lane / 2 % 4; }
-inline unsigned fragment_column(unsigned lane) { return (lane / 4 & 2) * 2 + lane % 2 * 2; }
 
 inline float dot8(const float* a, const float (*b)[8], unsigned column, float sum, bool tree) {
 #pragma clang fp contract(off)
@@ -84,8 +92,9 @@ METAL_FUNC Place fragment_place(ulong per_row, ulong2 origin, bool transpose) {
 namespace metal {
 
 template <typename T, typename A, typename B, typename C>
-SIMULATOR_CALL void simdgroup_multiply_accumulate(simdgroup_matrix<T, 8, 8>& d, simdgroup_matrix<A, 8, 8>& a,
-                                                  simdgroup_matrix<B, 8, 8>& b, simdgroup_matrix<C, 8, 8>& c) {
+SIMULATOR_CALL void simdgroup_multiply_accumulate(simdgroup_matrix<T, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
+                                                  const simdgroup_matrix<B, 8, 8>& b,
+                                                  const simdgroup_matrix<C, 8, 8>& c) {
   simulator::Fragments mine;
   for (int j = 0; j < 2; j++) {
     mine.a[j] = float(a.elements[j]);
@@ -107,20 +116,37 @@ SIMULATOR_END
 // From here on it is the kernel that reads and writes.
 
 template <typename T, typename A, typename B>
-METAL_FUNC void simdgroup_multiply(simdgroup_matrix<T, 8, 8>& d, simdgroup_matrix<A, 8, 8>& a,
-                                   simdgroup_matrix<B, 8, 8>& b) {
+METAL_FUNC void simdgroup_multiply(simdgroup_matrix<T, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
+                                   const simdgroup_matrix<B, 8, 8>& b) {
   simdgroup_matrix<T, 8, 8> zero(T(0));
   simdgroup_multiply_accumulate(d, a, b, zero);
 }
 
 template <typename T, int Rows, int Columns>
 METAL_FUNC simdgroup_matrix<T, Rows, Columns> make_filled_simdgroup_matrix(T value) {
+  simdgroup_matrix<T, Rows, Columns> filled;
+  filled.elements = vec<T, 2>(value);
+  return filled;
+}
+
+template <typename T, int Rows, int Columns>
+METAL_FUNC simdgroup_matrix<T, Rows, Columns> make_diagonal_simdgroup_matrix(T value) {
   return simdgroup_matrix<T, Rows, Columns>(value);
 }
+
+// Metal loads and stores a matrix in memory of its own type only.
+#ifdef SIMULATOR_ADDRESS_SPACES
+#define SIMULATOR_SAME_TYPE(pointer, T)
+#else
+#define SIMULATOR_SAME_TYPE(pointer, T)                                                   \
+  static_assert(is_same_v<remove_cv_t<remove_reference_t<decltype(*pointer)>>, T>,        \
+                "a simdgroup_matrix is loaded from and stored to memory of its own type");
+#endif
 
 template <typename T, typename Pointer>
 METAL_FUNC void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, Pointer source, ulong elements_per_row = 8,
                                ulong2 origin = ulong2(0), bool transpose = false) {
+  SIMULATOR_SAME_TYPE(source, T)
   simulator::together("simdgroup_load");
   const auto place = simulator::fragment_place(elements_per_row, origin, transpose);
   d.elements[0] = source[place.first];
@@ -130,6 +156,7 @@ METAL_FUNC void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, Pointer source, ulo
 template <typename T, typename Pointer>
 METAL_FUNC void simdgroup_store(simdgroup_matrix<T, 8, 8> a, Pointer destination, ulong elements_per_row = 8,
                                 ulong2 origin = ulong2(0), bool transpose = false) {
+  SIMULATOR_SAME_TYPE(destination, T)
   simulator::together("simdgroup_store");
   const auto place = simulator::fragment_place(elements_per_row, origin, transpose);
   destination[place.first] = a.elements[0];
