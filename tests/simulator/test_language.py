@@ -146,6 +146,29 @@ def test_vectors_are_made_converted_and_swizzled(simulator: Simulator) -> None:
     assert run(simulator, source, X)[0].item() == 20 + 4 + 1
 
 
+@pytest.mark.parametrize(("kind", "bits"), [("half", 11), ("bfloat16_t", 8)])
+def test_narrow_types_round_at_each_operation(kind: str, bits: int, simulator: Simulator) -> None:
+    """One and half a unit in the last place is one, twice over: nothing is kept between."""
+    source = f"""
+        {kind} one = {kind}(in_a[0]), little = {kind}(in_b[0]);
+        result[i] = one + little + little;
+    """
+    little = mx.full((32,), 2.0**-bits)
+    assert run(simulator, source, X, little)[0].item() == 1
+
+
+def test_constant_tables_and_vectors_in_memory(simulator: Simulator) -> None:
+    header = "constant float steps[4] = {1, 10, 100, 1000};"
+    source = """
+        const int turns[4] = {3, 2, 1, 0};
+        float4 four = ((const device float4*)in_a)[i % 8];
+        result[i] = steps[turns[i % 4]] * four.w;
+    """
+    result = run(simulator, source, X, header=header)
+    assert result[:4].tolist() == [4000, 400, 40, 4]
+    assert simulator.launches[0].counts.buffers["in_a"].read_bytes == 32 * 16
+
+
 def test_rewriting_keeps_every_line_in_its_place() -> None:
     metal = (
         "#pragma METAL fp contract(off)\nthreadgroup float a[2], b[3];\nhalf2 x = half2(1, 2);\n"
