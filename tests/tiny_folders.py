@@ -7,15 +7,21 @@ template; what it says is noise. The drafter is random too, in z-lab's packaging
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from dflash_mlx.backend import prepare
 from dflash_mlx.drafter import load_drafter
+from dflash_mlx.hub.pairs import PairFolders
+from dflash_mlx.pair import Pair, load_pair
 from tests.tiny import randomize
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"]
@@ -24,7 +30,7 @@ TEMPLATE = (
     " + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-HIDDEN, LAYERS, VOCABULARY, MASK = 64, 4, 320, 259
+HIDDEN, LAYERS, VOCABULARY, MASK = 32, 2, 320, 259
 
 
 @dataclass(frozen=True)
@@ -43,17 +49,26 @@ def write_tiny_pair(folder: Path, context: int = 1024) -> TinyPair:
     return TinyPair(target, drafter)
 
 
+@cache
+def tiny_pair() -> Pair:
+    """The tiny pair, loaded once for all tests that only ask it things."""
+    with TemporaryDirectory() as folder:
+        written = write_tiny_pair(Path(folder))
+        names = PairFolders("tiny", written.target, "tiny-drafter", written.drafter)
+        return load_pair(names, None, prepare(exact=sys.platform == "linux"))
+
+
 def write_target(folder: Path, context: int = 1024) -> None:
-    """A random Llama of 4 layers with a byte tokenizer."""
+    """A random Llama of 2 layers with a byte tokenizer."""
     folder.mkdir(parents=True)
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_size": HIDDEN,
         "num_hidden_layers": LAYERS,
-        "intermediate_size": 96,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        "intermediate_size": 48,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
         "rms_norm_eps": 1e-5,
         "vocab_size": VOCABULARY,
         "rope_theta": 10000.0,
@@ -93,7 +108,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def write_drafter(folder: Path, hidden: int = HIDDEN, layers: int = LAYERS) -> None:
-    """A random drafter of 1 layer, block 8, taps 1 and 3."""
+    """A random drafter of 1 layer, block 8, taps 0 and 1."""
     folder.mkdir(parents=True)
     key = mx.random.key(3)
     shapes = {
@@ -102,15 +117,15 @@ def write_drafter(folder: Path, hidden: int = HIDDEN, layers: int = LAYERS) -> N
         "norm.weight": (hidden,),
         "layers.0.input_layernorm.weight": (hidden,),
         "layers.0.post_attention_layernorm.weight": (hidden,),
-        "layers.0.self_attn.q_proj.weight": (64, hidden),
-        "layers.0.self_attn.k_proj.weight": (32, hidden),
-        "layers.0.self_attn.v_proj.weight": (32, hidden),
-        "layers.0.self_attn.o_proj.weight": (hidden, 64),
+        "layers.0.self_attn.q_proj.weight": (32, hidden),
+        "layers.0.self_attn.k_proj.weight": (16, hidden),
+        "layers.0.self_attn.v_proj.weight": (16, hidden),
+        "layers.0.self_attn.o_proj.weight": (hidden, 32),
         "layers.0.self_attn.q_norm.weight": (16,),
         "layers.0.self_attn.k_norm.weight": (16,),
-        "layers.0.mlp.gate_proj.weight": (96, hidden),
-        "layers.0.mlp.up_proj.weight": (96, hidden),
-        "layers.0.mlp.down_proj.weight": (hidden, 96),
+        "layers.0.mlp.gate_proj.weight": (48, hidden),
+        "layers.0.mlp.up_proj.weight": (48, hidden),
+        "layers.0.mlp.down_proj.weight": (hidden, 48),
     }
     weights = {}
     for name, shape in shapes.items():
@@ -124,24 +139,22 @@ def write_drafter(folder: Path, hidden: int = HIDDEN, layers: int = LAYERS) -> N
         "model_type": "qwen3",
         "hidden_size": hidden,
         "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
         "head_dim": 16,
-        "intermediate_size": 96,
+        "intermediate_size": 48,
         "vocab_size": VOCABULARY,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "max_position_embeddings": 1024,
         "block_size": 8,
         "num_target_layers": layers,
-        "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [1, 3]},
+        "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0, 1]},
     }
     (folder / "config.json").write_text(json.dumps(config))
 
 
 if __name__ == "__main__":
-    import sys
-
     pair = write_tiny_pair(Path(sys.argv[1]))
     load_drafter(pair.drafter)
     print(pair.target, pair.drafter)
