@@ -17,7 +17,9 @@ import typer
 
 from ._version import __version__
 from .backend import prepare
+from .chat.settings import config_file, read_defaults
 from .commands.arguments import ChatArguments, GenerateArguments
+from .commands.models_app import app as models_app
 from .errors import DFlashError
 
 INTERRUPTED = 130
@@ -27,7 +29,6 @@ Arguments = TypeVar("Arguments")
 # Typer's boxes need rich, which alone would double the time of `--help`.
 app = typer.Typer(
     name="dflash-mlx",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 110},
@@ -59,6 +60,8 @@ def program(
     if version:
         print(f"dflash-mlx {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand == "chat":  # flags win over these
+        context.default_map = {"chat": read_defaults(config_file(), ChatArguments)}
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -89,6 +92,9 @@ def generate(arguments: GenerateArguments) -> None:
     from .commands.generate import run
 
     run(arguments)
+
+
+app.add_typer(models_app)
 
 
 def main() -> None:

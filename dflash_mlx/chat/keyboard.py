@@ -1,4 +1,4 @@
-"""What the keyboard does while a reply comes: nothing is echoed into it, and nothing is lost."""
+"""What the keyboard does while nobody reads it: nothing is echoed, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 def no_echo(*, whole_lines: bool) -> Iterator[None]:
     """Keys typed within this block are not shown; the next prompt reads them. Ctrl-C still works.
 
-    whole_lines: whether that prompt reads lines, or single keys as prompt-toolkit does, for whom
+    whole_lines: whether that prompt reads lines, or single keys as prompt-toolkit does, for which
     Enter must not be changed into a line feed.
     """
     if not sys.stdin.isatty():

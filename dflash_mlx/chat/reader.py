@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import sys
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+Complete = Callable[[str], list[str]]
+"""From a command that is being typed to what its last word may become."""
 
 
-class Reader(Protocol):
-    """A source of messages. `at_terminal` tells whether a person sits there."""
+class Reader(ABC):
+    """A source of messages.
 
-    at_terminal: bool
+    `at_terminal` tells whether a person sits there, `whole_lines` whether lines are read rather
+    than single keys, `keys` what to press. `complete` may be used to complete commands.
+    """
 
+    at_terminal: ClassVar[bool]
+    whole_lines: ClassVar[bool] = True
+    keys: ClassVar[str]
+    complete: Complete = staticmethod(lambda text: [])
+
+    @abstractmethod
     def read(self) -> str:
         """The next message. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C."""
 
 
-class PipeReader:
+class PipeReader(Reader):
     """Each line of standard input is a message."""
 
     at_terminal = False
+    keys = "Each line of standard input is a message."
 
     def read(self) -> str:
         line = sys.stdin.readline()
@@ -27,10 +41,11 @@ class PipeReader:
         return line.rstrip("\n")
 
 
-class PlainReader:
+class PlainReader(Reader):
     """Lines that a person types, with no more than the terminal's own editing."""
 
     at_terminal = True
+    keys = "Ctrl-C stops a reply and keeps its part. Ctrl-D leaves."
 
     def read(self) -> str:
         try:
@@ -39,8 +54,3 @@ class PlainReader:
         except (EOFError, KeyboardInterrupt):
             print(file=sys.stderr)
             raise
-
-
-def make_reader() -> Reader:
-    """The reader that suits standard input."""
-    return PlainReader() if sys.stdin.isatty() else PipeReader()

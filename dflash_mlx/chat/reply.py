@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from ..engine.events import Event, Stats
 from .interrupt import Interrupt, interruptible
 from .keyboard import no_echo
+from .reader import Reader
+from .repetition import RepetitionWatch
 from .view import View
 
 if TYPE_CHECKING:
@@ -19,11 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Reply:
-    """What came of a question. `ending` is "stop", "length", or "interrupted"."""
+    """What came of a question.
+
+    `finish_reason` is the engine's, and None where the reply was stopped: by a person, or because
+    it `repeated` a span. Without `stats`, nothing came.
+    """
 
     answer: str = ""
     thinking: str = ""
-    ending: str = "interrupted"
+    finish_reason: str | None = None
+    repeated: str | None = None
     stats: Stats | None = None
 
     def add(self, event: Event) -> None:
@@ -31,21 +38,19 @@ class Reply:
         self.answer += event.text
         self.thinking += event.thinking
         self.stats = event.stats
-        if event.finish_reason is not None:
-            self.ending = event.finish_reason
+        self.finish_reason = event.finish_reason
 
 
-def show_reply(ask: Callable[[Progress], Events], view: View, *, stoppable: bool) -> Reply:
+def show_reply(
+    ask: Callable[[Progress], Events], view: View, reader: Reader, loop_stop: bool
+) -> Reply:
     """Ask, and show the reply as it comes.
 
-    `stoppable`: Ctrl-C ends the reply, which keeps its part; otherwise it ends the program.
+    At a terminal Ctrl-C ends the reply, which keeps its part; otherwise it ends the program.
     """
-    reply = Reply()
-    with (
-        interruptible() if stoppable else nullcontext(Interrupt()) as interrupt,
-        no_echo(whole_lines=True),
-        view.reply(),
-    ):
+    reply, watch = Reply(), RepetitionWatch()
+    stoppable = interruptible() if reader.at_terminal else nullcontext(Interrupt())
+    with stoppable as interrupt, no_echo(whole_lines=reader.whole_lines), view.reply():
 
         def progress(done: int, total: int) -> None:
             view.progress(done, total)
@@ -57,10 +62,12 @@ def show_reply(ask: Callable[[Progress], Events], view: View, *, stoppable: bool
             for event in events:
                 reply.add(event)
                 view.show(event)
-                if interrupt.asked:
+                if loop_stop and event.finish_reason is None:
+                    reply.repeated = watch.push(event.thinking + event.text)
+                if interrupt.asked or reply.repeated is not None:
                     break
         except KeyboardInterrupt:
-            if not stoppable:
+            if not reader.at_terminal:
                 raise
         finally:
             events.close()

@@ -1,4 +1,4 @@
-"""What a person sees of a chat. The plain view only ever adds text: pipes, logs, screen readers."""
+"""What a person sees of a chat. This view only ever adds text: pipes, logs, screen readers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,21 @@ from typing import Protocol
 
 from ..engine.events import Event
 
+_KEPT = {ord("\t"): ord("\t"), ord("\n"): ord("\n"), ord("\r"): None}
+_PICTURES = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}
+_OTHERS = dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_HARMLESS = _PICTURES | _OTHERS | _KEPT
+
+
+def harmless(text: str) -> str:
+    """A model's text for a terminal, which control characters in it would otherwise drive."""
+    return text.translate(_HARMLESS)
+
 
 class View(Protocol):
-    """Where a chat shows itself."""
+    """Where a chat shows itself. `show_thinking`: reasoning is shown, and not only counted."""
+
+    show_thinking: bool
 
     def reply(self) -> AbstractContextManager[None]:
         """A reply comes within this block."""
@@ -25,6 +37,9 @@ class View(Protocol):
     def say(self, text: str) -> None:
         """A line or more from the program itself."""
 
+    def aside(self, text: str) -> None:
+        """The same, but less important."""
+
     def complain(self, text: str) -> None:
         """What went wrong."""
 
@@ -32,21 +47,54 @@ class View(Protocol):
 class PlainView:
     """Answers on standard output as they come, and all else on standard error."""
 
+    def __init__(self, show_thinking: bool = False) -> None:
+        self.show_thinking = show_thinking
+        self._clean = harmless if sys.stdout.isatty() else str
+        self._thoughts: int | None = None  # tokens of the reasoning that is going on
+
     @contextmanager
     def reply(self) -> Iterator[None]:
+        self._begun = False
         try:
             yield
-        finally:
-            print(flush=True)
+        except BaseException:
+            self._end_thinking()
+            if self._begun:
+                print(flush=True)
+            raise
+        self._end_thinking()
+        print(flush=True)
 
     def progress(self, done: int, total: int) -> None:
         pass
 
     def show(self, event: Event) -> None:
-        print(event.text, end="", flush=True)
+        if event.thinking:
+            if self._thoughts is None:
+                self._thoughts = 0
+                self._whisper("thinking ...\n" if self.show_thinking else "thinking ...")
+            if self.show_thinking:
+                self._whisper(harmless(event.thinking))
+        if self._thoughts is not None:
+            self._thoughts += len(event.tokens)
+        if event.text:
+            self._end_thinking()
+            print(self._clean(event.text), end="", flush=True)
+            self._begun = True
+
+    def _end_thinking(self) -> None:
+        if self._thoughts is not None:
+            self._whisper("\n\n" if self.show_thinking else f" {self._thoughts} tokens\n")
+        self._thoughts = None
+
+    def _whisper(self, text: str) -> None:
+        print(text, end="", file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(harmless(text), file=sys.stderr, flush=True)
+
+    def aside(self, text: str) -> None:
+        self.say(text)
 
     def complain(self, text: str) -> None:
         self.say(f"error: {text}")

@@ -218,5 +218,41 @@ class GenerateArguments(ConversationArguments, PromptArguments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatArguments(ConversationArguments):
+class ScreenArguments:
+    """How a chat looks, and what it keeps."""
+
+    thinking: Annotated[
+        bool | None,
+        Option(
+            "--thinking/--no-thinking",
+            help="Let the model reason first. (default: as its drafter was trained)",
+            show_default=False,
+        ),
+    ] = None
+    show_thinking: Annotated[
+        bool,
+        Option("--show-thinking", help="Show the reasoning as it comes. (default: count it)"),
+    ] = False
+    plain: Annotated[
+        bool,
+        Option(
+            "--plain",
+            help="Only add text, for screen readers and logs. (default: render Markdown)",
+        ),
+    ] = False
+    no_history: Annotated[
+        bool,
+        Option("--no-history", help="Keep no messages to recall next time. (default: keep them)"),
+    ] = False
+    no_loop_stop: Annotated[
+        bool,
+        Option(
+            "--no-loop-stop",
+            help="Let a reply repeat itself. (default: stop a span said 8 times)",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatArguments(ConversationArguments, ScreenArguments):
     """`dflash-mlx chat`."""

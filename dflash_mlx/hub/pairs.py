@@ -41,8 +41,9 @@ def resolve_pair(
     error, never plain decoding. Raises DFlashError.
     """
     target = resolve(model, "target", progress)
-    if draft_model is None:
-        return PairFolders(target.name, target.folder)
+    if draft_model is None:  # and the same prompt as with it, for the same tokens
+        known = known_pair(target.name)
+        return PairFolders(target.name, target.folder, thinking=known.thinking if known else None)
     if draft_model != AUTO:
         return _paired(target, resolve(draft_model, "drafter", progress))
     try:
@@ -54,8 +55,7 @@ def resolve_pair(
 def known_drafter(target: Resolved, progress: SetupProgress | None = None) -> Resolved:
     """The drafter that is known for a target, fetched if need be.
 
-    Raises DFlashError where none is known, it cannot draft for this target yet, or it cannot be
-    had.
+    Raises DFlashError where none is known, or it cannot be had.
     """
     if target.kind == "embedded":
         folder = drafter_folder()
@@ -65,8 +65,6 @@ def known_drafter(target: Resolved, progress: SetupProgress | None = None) -> Re
         raise DFlashError(
             f"no drafter is known for {target.name}; if you have one, give it as --draft-model."
         )
-    if pair.obstacle:
-        raise DFlashError(f"{pair.drafter} is the drafter of {target.name}, but {pair.obstacle}.")
     return resolve(pair.drafter, "drafter", _saying(pair.drafter, progress))
 
 

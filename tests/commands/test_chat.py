@@ -34,7 +34,7 @@ def reply_to(message: str, screen: str) -> str:
 def test_three_turns_with_an_interrupt_and_the_next_turn_is_right(
     pair: TinyPair, tmp_path: Path
 ) -> None:
-    command = ["-m", "dflash_mlx", "chat", *flags(pair), "--max-tokens", "80"]
+    command = ["-m", "dflash_mlx", "chat", *flags(pair), "--max-tokens", "80", "--plain"]
     terminal = Terminal(command, home=tmp_path, columns=500)  # a reply is one line
     try:
         terminal.wait_for("leaves.\n>")
