@@ -27,12 +27,9 @@ def show(cache_dir: Path | None) -> None:
     print("On this machine")
     print(_columns(_held_rows(held_models(cache_dir))))
     fitting = [pair for pair in PAIRS if pair.need(machine).fits(machine)]
-    drafting = [pair for pair in fitting if pair.obstacle is None]
     room = _size(machine.usable)
     print(f"\nKnown pairs that fit in the {room} that models may take here, the best first")
-    print(_columns([_known_row(pair, machine) for pair in drafting]) or "  none")
-    print("\nFit, but decode plainly: drafts on their caches cannot be taken back yet")
-    print(_names([pair for pair in fitting if pair.obstacle]))
+    print(_columns([_known_row(pair, machine) for pair in fitting]) or "  none")
     print("\nToo large for this machine")
     print(_names([pair for pair in PAIRS if pair not in fitting]))
     print(
@@ -54,7 +51,8 @@ def pull(name: str, cache_dir: Path | None) -> None:
     halves: list[tuple[str, Role]] = [(target, "target")]
     if pair:
         halves.append((pair.drafter, "drafter"))
-        _warn(pair)
+        if not pair.need(this_machine()).fits(this_machine()):
+            print(f"note: {pair.name} is too large for this machine's memory", file=sys.stderr)
     else:
         print(f"note: no drafter is known for {name}", file=sys.stderr)
     missing = {half: missing_bytes(half) for half, _ in halves if not _is_here(half)}
@@ -95,8 +93,6 @@ def info(name: str, cache_dir: Path | None) -> None:
     ]
     if pair and pair.thinking is not None:
         rows.append(["trained on", f"replies {'with' if pair.thinking else 'without'} reasoning"])
-    if pair and pair.obstacle:
-        rows.append(["for now", f"decodes plainly: {pair.obstacle}"])
     if memory := _memory(target, drafter, pair):
         rows.append(["memory", memory])
     print(name)
@@ -120,14 +116,6 @@ def _repository(name: str, pair: KnownPair | None) -> str:
 def _is_here(name: str) -> bool:
     folder = cached_repository(name)
     return folder is not None and is_whole(folder)
-
-
-def _warn(pair: KnownPair) -> None:
-    """Say what will not work as hoped, before anything is fetched."""
-    if not pair.need(this_machine()).fits(this_machine()):
-        print(f"note: {pair.name} is too large for this machine, even in 4 bits", file=sys.stderr)
-    if pair.obstacle:
-        print(f"note: {pair.name} decodes plainly: {pair.obstacle}", file=sys.stderr)
 
 
 def _naming(name: str, nbytes: int, tell: SetupProgress) -> SetupProgress:

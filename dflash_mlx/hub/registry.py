@@ -13,18 +13,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
 
 from .fit import CacheShape, Machine, Need, affine_bytes, this_machine
-
-Memory = Literal["full", "sliding", "recurrent"]
-"""What a target's layers remember: every token, a window of them, or a state that they update."""
-
-_OBSTACLES = {
-    "sliding": "its sliding windows cannot be rolled back yet",
-    "recurrent": "its recurrent layers cannot be rolled back yet",
-}
-"""What `target/rollback.py` does not do yet: whoever teaches it more takes the line away here."""
 
 DRAFTER_CACHE = CacheShape(layers=5, heads=8, head_dim=128)
 """Of the drafters for 4B and 8B targets; others are taken to be alike."""
@@ -45,14 +35,8 @@ class KnownPair:
     parameters: float
     draft_parameters: float
     cache: CacheShape
-    memory: Memory = "full"
     thinking: bool | None = None
     also: tuple[str, ...] = ()
-
-    @property
-    def obstacle(self) -> str | None:
-        """Why this target cannot draft here, as a clause; None if it can."""
-        return _OBSTACLES.get(self.memory)
 
     @property
     def model_bytes(self) -> int:
@@ -76,31 +60,31 @@ class KnownPair:
 # fmt: off
 PAIRS = (
     KnownPair("Qwen3.8-27B", "mlx-community/Qwen3.8-27B-4bit",
-              "z-lab/Qwen3.8-27B-DFlash2", 27, 2, CacheShape(16, 4, 256), "recurrent"),
+              "z-lab/Qwen3.8-27B-DFlash2", 27, 2, CacheShape(16, 4, 256)),
     KnownPair("Muse-Glimmer-30B", "mlx-community/Muse-Glimmer-30B-4bit",
-              "z-lab/Muse-Glimmer-30B-DFlash2", 30, 3, CacheShape(13, 2, 128), "sliding"),
+              "z-lab/Muse-Glimmer-30B-DFlash2", 30, 3, CacheShape(13, 2, 128)),
     KnownPair("Qwen3.6-35B-A3B", "mlx-community/Qwen3.6-35B-A3B-4bit",
-              "z-lab/Qwen3.6-35B-A3B-DFlash", 35, 0.4, CacheShape(10, 2, 256), "recurrent"),
+              "z-lab/Qwen3.6-35B-A3B-DFlash", 35, 0.4, CacheShape(10, 2, 256)),
     KnownPair("Qwen3.6-27B", "mlx-community/Qwen3.6-27B-4bit",
-              "z-lab/Qwen3.6-27B-DFlash", 27, 2, CacheShape(16, 4, 256), "recurrent"),
+              "z-lab/Qwen3.6-27B-DFlash", 27, 2, CacheShape(16, 4, 256)),
     KnownPair("gemma-4-31b-it", "mlx-community/gemma-4-31b-it-4bit",
-              "z-lab/gemma-4-31B-it-DFlash", 31, 2, CacheShape(10, 4, 512), "sliding"),
+              "z-lab/gemma-4-31B-it-DFlash", 31, 2, CacheShape(10, 4, 512)),
     KnownPair("gemma-4-26b-a4b-it", "mlx-community/gemma-4-26b-a4b-it-4bit",
-              "z-lab/gemma-4-26B-A4B-it-DFlash", 26, 0.4, CacheShape(5, 2, 512), "sliding"),
+              "z-lab/gemma-4-26B-A4B-it-DFlash", 26, 0.4, CacheShape(5, 2, 512)),
     KnownPair("Qwen3-Coder-Next", "mlx-community/Qwen3-Coder-Next-4bit",
-              "z-lab/Qwen3-Coder-Next-DFlash", 80, 0.5, CacheShape(12, 2, 256), "recurrent"),
+              "z-lab/Qwen3-Coder-Next-DFlash", 80, 0.5, CacheShape(12, 2, 256)),
     KnownPair("Qwen3.5-35B-A3B", "mlx-community/Qwen3.5-35B-A3B-4bit",
-              "z-lab/Qwen3.5-35B-A3B-DFlash", 35, 0.5, CacheShape(10, 2, 256), "recurrent"),
+              "z-lab/Qwen3.5-35B-A3B-DFlash", 35, 0.5, CacheShape(10, 2, 256)),
     KnownPair("Qwen3.5-27B", "mlx-community/Qwen3.5-27B-4bit",
-              "z-lab/Qwen3.5-27B-DFlash", 27, 2, CacheShape(16, 4, 256), "recurrent"),
+              "z-lab/Qwen3.5-27B-DFlash", 27, 2, CacheShape(16, 4, 256)),
     KnownPair("Qwen3.5-9B", "mlx-community/Qwen3.5-9B-MLX-4bit",
-              "z-lab/Qwen3.5-9B-DFlash", 9, 1, CacheShape(8, 4, 256), "recurrent"),
+              "z-lab/Qwen3.5-9B-DFlash", 9, 1, CacheShape(8, 4, 256)),
     KnownPair("Qwen3.5-4B", "mlx-community/Qwen3.5-4B-MLX-4bit",
-              "z-lab/Qwen3.5-4B-DFlash", 4, 0.5, CacheShape(8, 4, 256), "recurrent"),
+              "z-lab/Qwen3.5-4B-DFlash", 4, 0.5, CacheShape(8, 4, 256)),
     KnownPair("gpt-oss-120b", "mlx-community/gpt-oss-120b-MXFP4-Q4",
-              "z-lab/gpt-oss-120b-DFlash", 117, 0.8, CacheShape(18, 8, 64), "sliding"),
+              "z-lab/gpt-oss-120b-DFlash", 117, 0.8, CacheShape(18, 8, 64)),
     KnownPair("gpt-oss-20b", "mlx-community/gpt-oss-20b-MXFP4-Q4",
-              "z-lab/gpt-oss-20b-DFlash", 21, 0.8, CacheShape(12, 8, 64), "sliding"),
+              "z-lab/gpt-oss-20b-DFlash", 21, 0.8, CacheShape(12, 8, 64)),
     KnownPair("Qwen3-Coder-30B-A3B-Instruct", "mlx-community/Qwen3-Coder-30B-A3B-Instruct-4bit",
               "z-lab/Qwen3-Coder-30B-A3B-DFlash", 30.5, 0.5, CacheShape(48, 4, 128)),
     KnownPair("Qwen3-8B", "mlx-community/Qwen3-8B-4bit",
@@ -145,11 +129,8 @@ def pair_of_drafter(name: str) -> KnownPair | None:
 
 
 def best_pair(machine: Machine) -> KnownPair | None:
-    """The best known pair that fits `machine` and can draft; None if none does."""
-    for pair in PAIRS:
-        if pair.obstacle is None and pair.need(machine).fits(machine):
-            return pair
-    return None
+    """The best known pair that fits `machine`; None if none does."""
+    return next((pair for pair in PAIRS if pair.need(machine).fits(machine)), None)
 
 
 def suggestion(machine: Machine | None = None) -> str | None:

@@ -9,8 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+import huggingface_hub.constants
+import pytest
 
 COMMIT = "c" * 40
 
@@ -19,7 +23,9 @@ COMMIT = "c" * 40
 class FakeHub:
     """`files` by repository; `refusals` answer a repository with (status, error code).
 
-    `requests` lists what was asked; `broken` names files that fail.
+    `requests` lists what was asked; `broken` names files that fail; `ranges` lists what parts of
+    a file were asked for. A file in `cuts` breaks off once, after that many bytes; one in `stalls`
+    stops there and the connection hangs until the hub closes.
     """
 
     url: str = ""
@@ -27,6 +33,10 @@ class FakeHub:
     refusals: dict[str, tuple[int, str]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
+    ranges: list[str] = field(default_factory=list)
+    cuts: dict[str, int] = field(default_factory=dict)
+    stalls: dict[str, int] = field(default_factory=dict)
+    closing: threading.Event = field(default_factory=threading.Event)
 
     def fetched(self) -> set[str]:
         """Names of the files whose content was asked for."""
@@ -44,9 +54,20 @@ def serve() -> Iterator[FakeHub]:
     try:
         yield server.hub
     finally:
+        server.hub.closing.set()
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def point_client_at(hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the hub's client of this process ask `hub`, and keep what it gets in `cache`."""
+    constants = huggingface_hub.constants
+    template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
 class _Server(ThreadingHTTPServer):
@@ -79,19 +100,39 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def file(self, name: str, files: dict[str, bytes]) -> None:
-        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{digest(files[name])}"'}
-        if self.command == "GET" and name in self.server.hub.broken:
+        hub, content = self.server.hub, files[name]
+        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{etag(name, content)}"'}
+        if self.command == "GET" and name in hub.broken:
             self.reply(500, b"", headers)
+        elif self.command == "GET" and "Range" in self.headers:
+            hub.ranges.append(self.headers["Range"])
+            start = int(self.headers["Range"].removeprefix("bytes=").rstrip("-"))
+            size = len(content)
+            headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
+            self.reply(206, content[start:], headers)
+        elif self.command == "GET" and name in hub.cuts:
+            self.reply(200, content, headers, hub.cuts.pop(name))
+        elif self.command == "GET" and name in hub.stalls:
+            self.reply(200, content, headers, hub.stalls.pop(name))
+            hub.closing.wait(30)
         else:
-            self.reply(200, files[name], headers)
+            self.reply(200, content, headers)
 
-    def reply(self, status: int, content: bytes, headers: Mapping[str, str] | None = None) -> None:
+    def reply(
+        self,
+        status: int,
+        content: bytes,
+        headers: Mapping[str, str] | None = None,
+        sent: int | None = None,
+    ) -> None:
+        """Answer; where `sent` is given, with only so many bytes of the content."""
         self.send_response(status)
         for name, value in {**(headers or {}), "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(content)
+            self.wfile.write(content[:sent])
+            self.wfile.flush()
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -99,9 +140,23 @@ class _Handler(BaseHTTPRequestHandler):
 
 def listing(files: dict[str, bytes]) -> list[dict[str, Any]]:
     return [
-        {"type": "file", "path": name, "size": len(content), "oid": digest(content)}
+        {"type": "file", "path": name, "size": len(content), "oid": digest(content), **lfs}
         for name, content in files.items()
+        for lfs in [{"lfs": large(content)} if name.endswith(".safetensors") else {}]
     ]
+
+
+def large(content: bytes) -> dict[str, Any]:
+    return {"oid": sha256(content), "size": len(content), "pointerSize": 130}
+
+
+def etag(name: str, content: bytes) -> str:
+    """What names a file's content: SHA-256 for weights, as for all large files of the hub."""
+    return sha256(content) if name.endswith(".safetensors") else digest(content)
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def digest(content: bytes) -> str:

@@ -16,7 +16,7 @@ from dflash_mlx.hub import resolve as module
 from dflash_mlx.hub.embedded import drafter_folder
 from dflash_mlx.hub.pairs import resolve_pair
 from dflash_mlx.hub.resolve import Resolved, resolve
-from tests.hub.fake_hub import COMMIT, FakeHub, serve
+from tests.hub.fake_hub import COMMIT, FakeHub, point_client_at, serve
 
 TARGET = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 DRAFTER = {"architectures": ["DFlashDraftModel"], "dflash_config": {"mask_token_id": 3}}
@@ -172,14 +172,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     """A hub on this machine, with a cache of its own."""
     with serve() as hub:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(
-            huggingface_hub.constants,
-            "HUGGINGFACE_CO_URL_TEMPLATE",
-            hub.url + "/{repo_id}/resolve/{revision}/{filename}",
-        )
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        point_client_at(hub, tmp_path / "hub", monkeypatch)
         yield hub
 
 
