@@ -149,7 +149,7 @@ def _tensor(
     except ValueError:
         raise _Damaged(f"tensor {name} is of a type, {type_}, that ggml did not know") from None
     block, block_bytes = GGML_QUANT_SIZES[kind]
-    if not shape or shape[-1] % block:
+    if not shape or 0 in shape or shape[-1] % block:
         raise _Damaged(f"rows of tensor {name} are no whole number of {kind.name} blocks")
     count = prod(shape) // block * block_bytes
     if offset + count > len(data):

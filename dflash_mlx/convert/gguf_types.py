@@ -62,8 +62,13 @@ def _pairs(at: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _times(factor: float) -> Callable[[np.ndarray], np.ndarray]:
-    """`factor` times each block's scale d (a power of two, so exact)."""
-    return lambda blocks: _half(0)(blocks) * np.float16(factor)
+    """`factor` times each block's scale d (a power of two, so exact, or infinite: see `_finite`)."""
+
+    def product(blocks: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            return _half(0)(blocks) * np.float16(factor)
+
+    return product
 
 
 AFFINE = {

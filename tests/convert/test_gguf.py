@@ -290,6 +290,13 @@ def test_refused_in_one_sentence_that_names(case: str, tmp_path: Path) -> None:
         imported(tiny, tmp_path)
 
 
+def test_a_scale_too_large_for_mlx_is_refused_by_name(tmp_path: Path) -> None:
+    tiny = tiny_gguf("Q8_0")
+    tiny.weights["blk.0.ffn_up.weight"][3, 5] = 127 * 600  # its bias would be -128 * 600
+    with pytest.raises(DFlashError, match=r"Tensor blk\.0\.ffn_up\.weight has block scales"):
+        imported(tiny, tmp_path)
+
+
 def test_another_family_is_refused_by_name(tmp_path: Path) -> None:
     tiny = tiny_gguf()
     tiny.architecture = "gemma3"
