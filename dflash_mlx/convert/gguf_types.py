@@ -62,7 +62,7 @@ def _pairs(at: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _times(factor: float) -> Callable[[np.ndarray], np.ndarray]:
-    """`factor` times each block's scale d (a power of two, so exact, or infinite: see `_finite`)."""
+    """`factor` times each block's scale d (a power of two: exact or infinite, see `_finite`)."""
 
     def product(blocks: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
