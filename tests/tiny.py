@@ -112,6 +112,20 @@ class Rows:
     def __init__(self) -> None:
         self.length = 0
         self.arrays: list[mx.array] = []
+        self.rewinds_freely = True
+
+    def reaches(self, length: int) -> bool:
+        """Any earlier length."""
+        return 0 <= length <= self.length
+
+    def save(self) -> object:
+        """The length."""
+        return self.length
+
+    def restore(self, saved: object) -> None:
+        """As long as it was."""
+        assert isinstance(saved, int)
+        self.length = saved
 
     def rewind(self, length: int) -> None:
         """Forget the context from `length` on."""
@@ -160,6 +174,23 @@ class Script:
     def rewind(self, length: int) -> None:
         """Forget the context from `length` on."""
         self.keeper.rewind(length)
+
+    @property
+    def rewinds_freely(self) -> bool:
+        """As the keeper does."""
+        return self.keeper.rewinds_freely
+
+    def reaches(self, length: int) -> bool:
+        """What the keeper reaches."""
+        return self.keeper.reaches(length)
+
+    def save(self) -> object:
+        """What the keeper saves."""
+        return self.keeper.save()
+
+    def restore(self, saved: object) -> None:
+        """As the keeper was."""
+        self.keeper.restore(saved)
 
     def extend(self, taps: mx.array) -> None:
         """Append context rows."""

@@ -104,6 +104,14 @@ class LayerCache:
         place = slice(self.oldest_visible(length) - first, length - first)
         return mx.array(keys[..., place, :]), mx.array(values[..., place, :])
 
+    def visible(self, length: int) -> Buffer | None:
+        """Copies of the rows that a block at `length` sees, if they may slide away."""
+        if self.window is None or self.buffer is None or length == 0:
+            return None
+        keys, values = map(mx.contiguous, self.rows(length))
+        mx.eval(keys, values)
+        return Buffer(keys, values, self.oldest_visible(length))
+
 
 class DrafterCache:
     """The context of one conversation: `length` rows, the same in every layer.
@@ -129,6 +137,27 @@ class DrafterCache:
                 f"Cannot rewind to {length} rows: a sliding window has moved on, so "
                 f"{self.rewind_limit} is the least, or 0 to begin again."
             )
+        self.length = length
+
+    @property
+    def rewinds_freely(self) -> bool:
+        """Whether every earlier length can be reached: no layer slides."""
+        return all(layer.window is None for layer in self.layers)
+
+    def save(self) -> tuple[int, list[Buffer | None]]:
+        """What `restore` needs to come back to now, as long as no earlier row is rewound.
+
+        The rows that a sliding layer sees are copied; a full layer has them still.
+        """
+        return self.length, [layer.visible(self.length) for layer in self.layers]
+
+    def restore(self, saved: tuple[int, list[Buffer | None]]) -> None:
+        """Be as long as when `saved` was, with the same rows."""
+        length, buffers = saved
+        self.length = 0  # unfinished, it must not look right
+        for layer, buffer in zip(self.layers, buffers, strict=True):
+            if buffer is not None:
+                layer.buffer = Buffer(mx.array(buffer.keys), mx.array(buffer.values), buffer.first)
         self.length = length
 
     @property

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 
 from ..target.model import Target
-from ..target.rollback import cached_length, rewind
+from ..target.rollback import reaches, restore, rewind, rewinds_freely, save
 from .drafting import Drafting
 
 Progress = Callable[[int, int], None]
@@ -16,13 +17,29 @@ Progress = Callable[[int, int], None]
 
 _CHUNK_SECONDS = 0.5
 _LARGEST_CHUNK = 512
+_TEMPLATE_TOKENS = 32
+"""How far before a prompt's end it may differ from what the next turn makes of it: a template may
+open a reply in other words than those in which it repeats it."""
+_KEPT = 4
+"""How many snapshots a conversation keeps: those of its last two prompts."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What it takes to come back to the first `length` tokens of a conversation."""
+
+    length: int
+    target: list[object]
+    drafting: object
 
 
 class Context:
     """The tokens of a conversation, a target cache and, when drafting, a drafter's context.
 
-    Between calls both caches hold exactly `tokens`. An interrupt may leave more rows in a cache
-    than `tokens` tells of, never fewer: `tokens` grows last, and `reuse` forgets the surplus.
+    Between calls both caches hold exactly `tokens`. An interrupt may leave them in disagreement
+    with `tokens`, which grows last: `reuse` goes back to where all agree. Caches that cannot go
+    back far (windows, recurrent states) do so by snapshots, taken at the end of every prompt and
+    somewhat before it.
     """
 
     def __init__(self, target: Target, drafting: Drafting | None, chunk: int = 64) -> None:
@@ -31,24 +48,47 @@ class Context:
         self.cache = target.make_cache()
         self.tokens: list[int] = []
         self._chunk = chunk
+        self._snapshots: list[Snapshot] = []
 
     def reuse(self, prompt: Sequence[int], draft: bool) -> int:
-        """Roll back to the longest common prefix with `prompt`; returns its length.
+        """Go back as little as need be to a common prefix with `prompt`; returns its length.
 
         At least the last token of the prompt is left to forward, since its logits are wanted.
         """
-        limit = min(len(prompt) - 1, len(self.tokens), cached_length(self.cache))
-        if draft and self.drafting is not None:
-            limit = min(limit, self.drafting.length)
+        drafting = self.drafting if draft else None
+        limit = min(len(prompt) - 1, len(self.tokens))
         common = 0
         while common < limit and self.tokens[common] == prompt[common]:
             common += 1
-        if self.drafting is not None:
-            self.drafting.rewind(min(common, self.drafting.length))
-            common = min(common, self.drafting.length) if draft else common
+        if drafting is not None:
+            common = min(common, drafting.length)
+        self._snapshots = [each for each in self._snapshots if each.length <= common]
         del self.tokens[common:]
-        rewind(self.cache, common)
-        return common
+        length = self._go_back(common, drafting)
+        if self.drafting is not None and drafting is None:
+            self.drafting.rewind(min(length, self.drafting.length))
+        del self.tokens[length:]
+        return length
+
+    def _go_back(self, common: int, drafting: Drafting | None) -> int:
+        """Bring the caches back to `common` tokens, or to a snapshot, or to none; says which."""
+        if reaches(self.cache, common) and (drafting is None or drafting.reaches(common)):
+            rewind(self.cache, common)
+            if drafting is not None:
+                drafting.rewind(common)
+            return common
+        while self._snapshots:
+            last = self._snapshots[-1]
+            if drafting is None or last.drafting is not None:
+                restore(self.cache, last.target)
+                if self.drafting is not None and last.drafting is not None:
+                    self.drafting.restore(last.drafting)
+                return last.length
+            self._snapshots.pop()
+        self.cache = self.target.make_cache()
+        if drafting is not None:
+            drafting.rewind(0)
+        return 0
 
     def prefill(self, tokens: Sequence[int], draft: bool, progress: Progress | None = None) -> None:
         """Append `tokens` in chunks, evaluating caches and taps only: no logits are computed.
@@ -56,22 +96,43 @@ class Context:
         Every chunk's taps reach the drafter. A chunk aims at half a second, from what the last
         one took, so that Ctrl-C is answered soon and progress moves.
         """
+        drafting = self.drafting if draft else None
+        stops = [len(tokens)]
+        if not self._rewinds_freely(drafting):
+            stops.insert(0, max(0, len(tokens) - _TEMPLATE_TOKENS))
         done = 0
-        while done < len(tokens):
-            chunk = tokens[done : done + self._chunk]
-            begin = time.perf_counter()
+        for stop in stops:
+            while done < stop:
+                chunk = tokens[done : min(done + self._chunk, stop)]
+                self._append(chunk, drafting)
+                done += len(chunk)
+                if progress is not None:
+                    progress(done, len(tokens))
+            if len(stops) > 1:
+                self._take_snapshot(drafting)
+
+    def _append(self, chunk: Sequence[int], drafting: Drafting | None) -> None:
+        """Forward one chunk, and choose the size of the next."""
+        begin = time.perf_counter()
+        with self.target.round(self.cache, len(chunk)) as turn:
             _, taps = self.target.forward(mx.array([chunk]), self.cache)
             arrays = [entry.state for entry in self.cache]
-            if draft and self.drafting is not None and taps is not None:
-                self.drafting.extend(taps)
-                arrays.append(self.drafting.arrays)
+            if drafting is not None and taps is not None:
+                drafting.extend(taps)
+                arrays.append(drafting.arrays)
             mx.eval(arrays)
-            mx.clear_cache()
-            self.tokens.extend(chunk)
-            done += len(chunk)
-            if progress is not None:
-                progress(done, len(tokens))
-            self._adapt(len(chunk), time.perf_counter() - begin)
+            turn.commit(len(chunk))
+        mx.clear_cache()
+        self.tokens.extend(chunk)
+        self._adapt(len(chunk), time.perf_counter() - begin)
+
+    def _rewinds_freely(self, drafting: Drafting | None) -> bool:
+        return rewinds_freely(self.cache) and (drafting is None or drafting.rewinds_freely)
+
+    def _take_snapshot(self, drafting: Drafting | None) -> None:
+        saved = None if drafting is None else drafting.save()
+        snapshot = Snapshot(len(self.tokens), save(self.cache), saved)
+        self._snapshots = [*self._snapshots[1 - _KEPT :], snapshot]
 
     def _adapt(self, rows: int, seconds: float) -> None:
         """Double or halve the chunk towards `_CHUNK_SECONDS`."""

@@ -42,9 +42,9 @@ def decode(
     drafts = mx.zeros([0], mx.int32)
     emitted, done = 0, False
     while not done:
-        with context.target.round(context.cache) as turn:
-            block = mx.concatenate([mx.array([anchor], mx.int32), drafts])
-            logits, taps = context.target.forward(block[None], context.cache)
+        block = mx.concatenate([mx.array([anchor], mx.int32), drafts])
+        with context.target.round(context.cache, block.size) as turn:
+            logits, taps = turn.forward(block[None])
             tokens = verify(logits[0], [*context.tokens, anchor], drafts, chooser)
             matched = len(tokens) - 1
             kept, done = cut(tokens)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 import mlx.core as mx
 
+from ..drafter.cache import Buffer
 from ..drafter.dflash2 import SecondDrafter
 from ..drafter.model import Drafter
 from ..target.model import Target
@@ -27,6 +28,19 @@ class Drafting(Protocol):
 
     def rewind(self, length: int) -> None:
         """Forget the context from absolute position `length` on, or all of it if that cannot be."""
+
+    @property
+    def rewinds_freely(self) -> bool:
+        """Whether every earlier length can be reached."""
+
+    def reaches(self, length: int) -> bool:
+        """Whether `rewind(length)` keeps that much."""
+
+    def save(self) -> object:
+        """What `restore` needs to come back to now, as long as no earlier row is rewound."""
+
+    def restore(self, saved: object) -> None:
+        """Be as when `saved` was."""
 
     def extend(self, taps: mx.array) -> None:
         """Append the target's taps [1, S, T*D] of the next S tokens to the context."""
@@ -59,6 +73,23 @@ class BlockDrafting:
     def rewind(self, length: int) -> None:
         """Forget the context from `length` on; all of it where a sliding window has moved on."""
         self._cache.rewind(length if length >= self._cache.rewind_limit else 0)
+
+    @property
+    def rewinds_freely(self) -> bool:
+        """Whether every earlier length can be reached: no layer slides."""
+        return self._cache.rewinds_freely
+
+    def reaches(self, length: int) -> bool:
+        """Whether `rewind(length)` keeps that much."""
+        return length == 0 or self._cache.rewind_limit <= length <= self._cache.length
+
+    def save(self) -> object:
+        """What `restore` needs: a copy of the rows that may slide away."""
+        return self._cache.save()
+
+    def restore(self, saved: object) -> None:
+        """Be as when `saved` was."""
+        self._cache.restore(cast("tuple[int, list[Buffer | None]]", saved))
 
     def extend(self, taps: mx.array) -> None:
         """Append the target's taps [1, S, T*D] of the next S tokens to the context."""

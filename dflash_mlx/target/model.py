@@ -1,15 +1,12 @@
 """The target: an mlx-lm model that also gives its taps, its embedding and its head.
 
-Taps are the outputs of some decoder layers, which the drafter is conditioned on. They are
-captured without patching a class and without wrapping a module: for the length of one forward
-pass, each tapped layer *instance* is of a subclass of its own class that notes its output.
+Taps are the outputs of some decoder layers, which the drafter is conditioned on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from threading import Lock
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import mlx.core as mx
@@ -17,49 +14,58 @@ import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from ..errors import DFlashError
-from .rollback import Round, refusal
+from .caches import adapted, kind
+from .draft_head import DraftHead
+from .replay import Replay, projections
+from .rollback import Round
+from .watch import Notes, Watch
 
-_CAPTURE = Lock()
-"""One forward pass with taps is built at a time: threads may share a model's layers."""
+_BODIES = ("model", "language_model.model", "backbone", "language_model", "transformer")
+_EMBEDDINGS = ("embed_tokens", "embeddings", "embedding", "wte", "tok_embeddings")
 
 
 class Target:
     """A target model with taps on the layers `tap_ids` (0-based, each layer's output).
 
-    Two targets may share one mlx-lm model, with different taps, in one process.
+    Two targets may share one mlx-lm model, with different taps, in one process. With `kv_bits`
+    (4 or 8) keys and values are cached quantized, in groups of 64.
     """
 
     def __init__(
-        self, model: nn.Module, config: dict[str, Any], tap_ids: Sequence[int] = ()
+        self,
+        model: nn.Module,
+        config: dict[str, Any],
+        tap_ids: Sequence[int] = (),
+        kv_bits: int | None = None,
     ) -> None:
         self.model = model
         self.config = config
         self.text_config: dict[str, Any] = {**config, **config.get("text_config", {})}
         self.tap_ids = tuple(tap_ids)
-        self._body = _body(model)
-        layers = self._body.layers
+        self.kv_bits = kv_bits
+        self.body = _body(model)
+        self.embedding = _embedding(self.body)
+        layers = self.body.layers
         if any(not 0 <= i < len(layers) for i in self.tap_ids):
             raise DFlashError(
                 f"The drafter taps layers {list(tap_ids)}, but the target has {len(layers)} layers:"
                 " they are not a pair."
             )
-        self._outputs: dict[int, mx.array] = {}
-        self._tapped = [(layers[i], self._tapped_class(layers[i], i)) for i in self.tap_ids]
-
-    @property
-    def body(self) -> nn.Module:
-        """The part of the model that holds the embedding, the decoder layers and the last norm."""
-        return self._body
+        recurrent = self._recurrent_layers()
+        inputs = {(i, p): m for i, at in recurrent.items() for p, m in projections(at).items()}
+        self._taps = Watch({i: layers[i] for i in self.tap_ids})
+        self._all = Watch({i: layers[i] for i in self.tap_ids} | recurrent | inputs)
+        self.replay = Replay(recurrent, inputs)
 
     @property
     def num_layers(self) -> int:
         """Number of decoder layers."""
-        return len(self._body.layers)
+        return len(self.body.layers)
 
     @property
     def vocab_rows(self) -> int:
         """Rows of the embedding table, of which a tokenizer may use fewer."""
-        return int(self._body.embed_tokens.weight.shape[0])
+        return int(self.embedding.weight.shape[0])
 
     @property
     def hidden_size(self) -> int:
@@ -73,81 +79,121 @@ class Target:
         return int(limit) if limit else None
 
     @property
+    def head_module(self) -> nn.Module:
+        """What `head` applies: a linear layer, or the embedding table where they are tied."""
+        owners = (self.model, getattr(self.model, "language_model", None))
+        heads = [getattr(owner, "lm_head", None) for owner in owners]
+        return next((head for head in heads if head is not None), self.embedding)
+
+    @property
     def dtype(self) -> mx.Dtype:
-        """The type of the activations: that of the norms, which are never quantized."""
-        return self._body.norm.weight.dtype
+        """The type of the activations."""
+        return self.embedding(mx.array([[0]])).dtype
+
+    @cached_property
+    def embedding_scale(self) -> float:
+        """What the model multiplies its embedding rows by: the square root of D in Gemma's."""
+        if hasattr(self.body, "embed_scale"):
+            return float(self.body.embed_scale)
+        gemma = str(self.text_config.get("model_type", "")).startswith("gemma")
+        return float(mx.array(self.hidden_size**0.5, mx.bfloat16)) if gemma else 1.0
 
     def make_cache(self) -> list[Any]:
-        """Fresh, empty caches, one a layer, of mlx-lm's kinds."""
-        return make_prompt_cache(self.model)
+        """Fresh, empty caches, one a layer: mlx-lm's, or ours where its cannot go back.
+
+        Raises UsageError where `kv_bits` cannot be had.
+        """
+        return [adapted(entry, self.kv_bits) for entry in make_prompt_cache(self.model)]
 
     def rollback_refusal(self) -> str | None:
         """Why this target cannot draft (its caches cannot be rolled back); None if it can."""
-        return refusal(self.make_cache())
+        cache = self.make_cache()
+        unknown = sorted({type(entry).__name__ for entry in cache if not kind(entry).known})
+        if unknown:
+            return f"its {' and '.join(unknown)} cannot be rolled back"
+        self.noted_forward(mx.array([[0, 0]]), cache)  # lazy: nothing is computed
+        if any(kind(entry).length != 2 for entry in cache):
+            return "its recurrent layers do not count their rows"
+        return None
 
-    def round(self, cache: list[Any]) -> Round:
-        """A transaction over `cache`; see `rollback`."""
-        return Round(cache)
+    def round(self, cache: Sequence[Any], rows: int) -> Round:
+        """A transaction of `rows` rows over `cache`; see `rollback`."""
+        return Round(self, cache, rows)
 
-    def forward(self, tokens: mx.array, cache: list[Any]) -> tuple[mx.array, mx.array | None]:
+    def forward(self, tokens: mx.array, cache: Sequence[Any]) -> tuple[mx.array, mx.array | None]:
         """One pass over `tokens` [B, L], appended to `cache`.
 
         Returns logits [B, L, V] and taps [B, L, T*D] in the order of `tap_ids` (None without any).
         Both are lazy: logits that nobody evaluates are never computed.
         """
-        if not self._tapped:
-            return self.model(tokens, cache=cache), None
-        with self._capture() as outputs:
+        with self._taps.on() as notes:
+            return self.model(tokens, cache=cache), self._tapped(notes)
+
+    def noted_forward(
+        self, tokens: mx.array, cache: Sequence[Any]
+    ) -> tuple[mx.array, mx.array | None, Notes]:
+        """As `forward`, and what `replay` needs of it."""
+        with self._all.on() as notes:
             logits = self.model(tokens, cache=cache)
-            taps = mx.concatenate([outputs[i] for i in self.tap_ids], axis=-1)
-        return logits, taps
+            return logits, self._tapped(notes), notes
 
     def embed(self, tokens: mx.array) -> mx.array:
-        """Embedding rows [B, L, D] of `tokens` [B, L], as a drafter takes them."""
-        return self._body.embed_tokens(tokens)
+        """Embedding rows [B, L, D] of `tokens` [B, L], as they enter the first layer."""
+        rows = self.embedding(tokens)
+        return rows if self.embedding_scale == 1 else rows * self.embedding_scale
 
     def head(self, hidden: mx.array) -> mx.array:
-        """The LM head, tied or not, on final hidden rows [B, L, D]: logits [B, L, V]."""
-        head: Callable[[mx.array], mx.array] | None = getattr(self.model, "lm_head", None)
-        return (head or self._body.embed_tokens.as_linear)(hidden)
+        """The LM head, tied or not, on final hidden rows [B, L, D]: logits [B, L, V].
 
-    def _tapped_class(self, layer: nn.Module, index: int) -> type[nn.Module]:
-        """A subclass of the layer's own class whose instances note what they put out."""
-        outputs = self._outputs
-        plain: Any = type(layer)
+        The bare projection: a softcap or a scale that the model has behind it is the model's own.
+        """
+        head = self._head_module
+        return self.embedding.as_linear(hidden) if head is self.embedding else head(hidden)
 
-        class Tapped(plain):
-            def __call__(self, *args: Any, **kwargs: Any) -> Any:
-                out = super().__call__(*args, **kwargs)
-                outputs[index] = out[0] if isinstance(out, tuple) else out
-                return out
+    def head_rows(self, ids: Sequence[int]) -> DraftHead:
+        """The head over the tokens `ids` alone: a copy of its rows, to be made once."""
+        return DraftHead(self._head_module, self.head, ids, self.vocab_rows)
 
-        Tapped.__name__ = plain.__name__
-        return Tapped
+    @property
+    def _head_module(self) -> nn.Module:
+        """The head, or the embedding table if that serves as one."""
+        for owner in (self.model, getattr(self.model, "language_model", None)):
+            head: nn.Module | None = getattr(owner, "lm_head", None)
+            if head is not None:
+                return head
+        return self.embedding
 
-    @contextmanager
-    def _capture(self) -> Iterator[dict[int, mx.array]]:
-        """Tap the layers for one forward pass; the dictionary fills with their outputs."""
-        with _CAPTURE:
-            try:
-                for layer, tapped in self._tapped:
-                    layer.__class__ = tapped
-                yield self._outputs
-            finally:
-                for layer, tapped in self._tapped:
-                    layer.__class__ = tapped.__base__
-                self._outputs.clear()
+    def _tapped(self, notes: Notes) -> mx.array | None:
+        if not self.tap_ids:
+            return None
+        return mx.concatenate([notes[i].out for i in self.tap_ids], axis=-1)
+
+    def _recurrent_layers(self) -> dict[int, nn.Module]:
+        """The layers that are given a cache which only a replay brings back."""
+        cache = [adapted(entry) for entry in make_prompt_cache(self.model)]
+        if all(kind(entry).free for entry in cache):
+            return {}
+        layers = dict(enumerate(self.body.layers))
+        with Watch(layers).on() as notes:
+            self.model(mx.array([[0, 0]]), cache=cache)  # lazy: nothing is computed
+        stuck = [entry for entry in cache if kind(entry).known and not kind(entry).reaches(1)]
+        return {i: layers[i] for i, call in notes.items() if call.given(stuck)}
 
 
 def _body(model: nn.Module) -> nn.Module:
     """The part of an mlx-lm model that owns the decoder layers and the embedding table."""
-    for path in ("model", "language_model.model"):
+    for path in _BODIES:
         part: Any = model
         for name in path.split("."):
             part = getattr(part, name, None)
-        if hasattr(part, "layers") and hasattr(part, "embed_tokens"):
+        if hasattr(part, "layers") and any(hasattr(part, name) for name in _EMBEDDINGS):
             return part
     raise DFlashError(
         f"{type(model).__module__} keeps its layers in a place that dflash-mlx does not know:"
         " this architecture is not supported yet."
     )
+
+
+def _embedding(body: nn.Module) -> nn.Module:
+    """The embedding table of a model's body, by the names that mlx-lm gives it."""
+    return next(getattr(body, name) for name in _EMBEDDINGS if hasattr(body, name))

@@ -2,67 +2,104 @@
 
 A round feeds a block of rows and keeps the first few of them:
 
-    with Round(cache) as turn:
-        ...                 # forward the block
+    with target.round(cache, rows) as turn:
+        logits, taps = turn.forward(block)
         turn.commit(kept)   # keep that many of its rows
 
-Leaving the block in any other way, by an exception or Ctrl-C, restores what was before it.
+Leaving the block without a commit, by an exception or Ctrl-C, restores what was before it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mlx_lm.models.cache import KVCache
+import mlx.core as mx
 
+from .caches import kind
+from .watch import Notes
 
-def refusal(cache: list[Any]) -> str | None:
-    """Why these caches cannot be rolled back, as a clause for a sentence; None if they can."""
-    kinds = sorted({type(entry).__name__ for entry in cache if type(entry) is not KVCache})
-    if kinds:
-        return f"its {' and '.join(kinds)} cannot be rolled back yet"
-    return None
+if TYPE_CHECKING:
+    from .model import Target
 
 
-def cached_length(cache: list[Any]) -> int:
-    """How many rows every entry holds for certain (an interrupt can leave entries uneven)."""
-    return min(entry.offset for entry in cache)
+def reaches(cache: Sequence[Any], length: int) -> bool:
+    """Whether all caches can go back to their first `length` rows."""
+    return all(kind(entry).reaches(length) for entry in cache)
 
 
-def rewind(cache: list[Any], length: int) -> None:
-    """Forget all rows from absolute position `length` on.
-
-    KV buffers are written in place, so moving the offset is all that it takes. Raises ValueError
-    where fewer rows are held than asked for: trimming by a negative count would invent rows.
-    """
+def rewind(cache: Sequence[Any], length: int) -> None:
+    """Forget all rows from absolute position `length` on. Raises ValueError where it cannot be."""
     for entry in cache:
-        surplus = entry.offset - length
-        if length < 0 or surplus < 0:
-            raise ValueError(f"cannot rewind a cache of {entry.offset} rows to {length}")
-        if entry.trim(surplus) != surplus:
-            raise ValueError(f"{type(entry).__name__} kept rows that it was told to forget")
+        kind(entry).rewind(length)
+
+
+def rewinds_freely(cache: Sequence[Any]) -> bool:
+    """Whether any earlier length can be reached, with no `save` for it."""
+    return all(kind(entry).free for entry in cache)
+
+
+def save(cache: Sequence[Any]) -> list[object]:
+    """What it takes to come back here later, as long as no earlier row is rewound."""
+    return [kind(entry).save(lasting=True) for entry in cache]
+
+
+def restore(cache: Sequence[Any], saved: Sequence[object]) -> None:
+    """Come back to where `saved` was saved."""
+    for entry, of_entry in zip(cache, saved, strict=True):
+        kind(entry).restore(of_entry)
 
 
 class Round:
-    """One round's transaction over the target's caches; see the module's example."""
+    """One pass of `rows` rows over the target's caches, to be kept in part; see above."""
 
-    def __init__(self, cache: list[Any]) -> None:
-        self._cache = cache
-        self._start = cached_length(cache)
-        self._kept = 0
+    def __init__(self, target: Target, cache: Sequence[Any], rows: int) -> None:
+        self._target = target
+        self._entries = list(cache)
+        self._kinds = [kind(entry) for entry in cache]
+        self._rows = rows
+        self._before = [each.save(lasting=False) for each in self._kinds]
+        self._starts = [each.length for each in self._kinds]
+        self._notes: Notes = {}
+        self._committed = False
 
     def __enter__(self) -> Round:
         return self
 
+    def forward(self, tokens: mx.array) -> tuple[mx.array, mx.array | None]:
+        """As `Target.forward`, noting what it takes to keep only some of the rows."""
+        logits, taps, self._notes = self._target.noted_forward(tokens, self._entries)
+        return logits, taps
+
     def commit(self, rows: int) -> None:
-        """Keep the first `rows` rows of the block; the rest are forgotten on leaving."""
-        self._kept = rows
+        """Keep the first `rows` rows of the block and forget the rest."""
+        if not 0 < rows <= self._rows:
+            raise ValueError(f"cannot keep {rows} rows of {self._rows}")
+        if rows < self._rows:
+            self._keep(rows)
+        self._notes = {}
+        self._committed = True
+
+    def _keep(self, rows: int) -> None:
+        again = []
+        parts = zip(self._entries, self._kinds, self._starts, self._before, strict=True)
+        for entry, each, start, before in parts:
+            if each.reaches(start + rows):
+                each.rewind(start + rows)
+            else:
+                each.restore(before)
+                again.append(entry)
+        if again:
+            self._target.replay.run(self._notes, again, rows)
+            mx.async_eval([entry.state for entry in again])
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        rewind(self._cache, self._start + (0 if kind else self._kept))
+        if error_type is not None or not self._committed:
+            for each, before in zip(self._kinds, self._before, strict=True):
+                each.restore(before)

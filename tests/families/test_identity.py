@@ -1,0 +1,68 @@
+"""For every target family, drafting changes speed only: tokens equal those of plain decoding."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from dflash_mlx.engine.options import Sampling
+from tests.families.models import FAMILIES, family_drafting, family_target
+from tests.tiny import Script, run
+
+PROMPT = [5, 17, 99, 3, 120, 44, 61, 8, 30, 2]
+LENGTH = 24
+BLOCK = 6
+ACCEPTS = (0, 5, 2, 1, 0, 4)
+"""Drafts that are right, round by round: none, some and all of a block."""
+SAMPLINGS = {"greedy": Sampling(), "seeded": Sampling(temperature=0.8, top_k=40)}
+
+
+@cache
+def plain(family: str, bits: int | None, sampling: str) -> list[int]:
+    """What decoding one row at a time says."""
+    target = family_target(family, bits)
+    tokens, _, _ = run(target, PROMPT, LENGTH, sampling=SAMPLINGS[sampling])
+    assert len(set(tokens)) > 2, "a target that repeats itself proves nothing"
+    return tokens
+
+
+@pytest.mark.parametrize(
+    ("bits", "sampling"), [(None, "greedy"), (None, "seeded"), (4, "greedy"), (8, "seeded")]
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scripted_drafts_change_no_token(family: str, bits: int | None, sampling: str) -> None:
+    """Windows are shorter than the run, so they slide."""
+    truth = plain(family, bits, sampling)
+    script = Script(truth, len(PROMPT), ACCEPTS)
+
+    tokens, steps, _ = run(
+        family_target(family, bits),
+        PROMPT,
+        LENGTH,
+        drafting=script,
+        block_size=BLOCK,
+        sampling=SAMPLINGS[sampling],
+    )
+
+    assert tokens == truth
+    counts = [(step.accepted, step.drafted) for step in steps if step.drafted]
+    assert counts[:6] == [(0, 5), (5, 5), (2, 5), (1, 5), (0, 5), (4, 5)]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_real_drafter_changes_no_token(family: str, sampling: str) -> None:
+    target = family_target(family)
+
+    tokens, steps, _ = run(
+        target,
+        PROMPT,
+        LENGTH,
+        drafting=family_drafting(target),
+        block_size=BLOCK,
+        sampling=SAMPLINGS[sampling],
+    )
+
+    assert tokens == plain(family, None, sampling)
+    assert any(step.drafted == BLOCK - 1 for step in steps)
