@@ -191,7 +191,9 @@ def _room(need: Need, machine: Machine, limit: int | None) -> str:
 def _names(pairs: Sequence[KnownPair]) -> str:
     """The names of pairs, in lines."""
     names = ", ".join(pair.name for pair in pairs) or "none"
-    return textwrap.fill(names, 80, initial_indent="  ", subsequent_indent="  ")
+    return textwrap.fill(
+        names, 80, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )
 
 
 def _half(model: Held | None, name: str | None, estimate: int) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -164,17 +164,16 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _remove_cached(place: Path) -> None:
-    """Delete a repository of the hub's cache, by the hub's client as far as it understands it."""
+    """Delete a repository of the hub's cache, by the hub's client as far as it understands it.
+
+    The client selects by commit, which copies of a repository share: it is shown this one only.
+    """
     from huggingface_hub import scan_cache_dir
 
     cache = scan_cache_dir(place.parent)
-    revisions = [
-        revision.commit_hash
-        for repository in cache.repos
-        if repository.repo_path == place.resolve()
-        for revision in repository.revisions
-    ]
-    if revisions:
-        cache.delete_revisions(*revisions).execute()
+    this = frozenset(repo for repo in cache.repos if repo.repo_path == place.resolve())
+    commits = [revision.commit_hash for repo in this for revision in repo.revisions]
+    if commits:
+        replace(cache, repos=this).delete_revisions(*commits).execute()
     if place.exists():  # an unfinished download, which the client does not list
         shutil.rmtree(place)

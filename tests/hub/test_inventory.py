@@ -172,12 +172,12 @@ def test_a_name_must_be_whole_to_be_found(caches: Caches) -> None:
 
 def test_removing_takes_one_repository_and_tells_its_bytes(caches: Caches) -> None:
     place = caches.cached("org/talker")
-    other = caches.cached("org/talker-2")
-    before = files_below(other)
+    copies = [caches.cached(f"org/copy-{number}") for number in range(8)]  # of the same commit
+    before = [files_below(copy) for copy in copies]
     model = find("org/talker", caches.models())
     assert remove(model) == model.nbytes
     assert not place.exists()
-    assert files_below(other) == before
+    assert [files_below(copy) for copy in copies] == before
 
 
 def test_removing_a_conversion_leaves_nothing_of_it_and_all_of_its_neighbours(
