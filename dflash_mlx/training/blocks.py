@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .conversations import Conversation, Flags, Ids
 
-LENGTH_STEP = 64
+LENGTH_STEP = 32
 """Lengths of batches are multiples of it, so that there are few different shapes."""
 
 ANCHOR_STEP = 8

@@ -72,7 +72,7 @@ def test_a_batch_pads_with_what_does_not_count() -> None:
     talks = [talk(3, 9), talk(2, 70)]
     places = [np.array([4], np.int32), np.array([2, 30], np.int32)]
     batch = make_batch(talks, [0, 1], places, BLOCK)
-    assert batch.tokens.shape == (2, 128)
+    assert batch.tokens.shape == (2, 96)
     assert batch.tokens[0, :12].tolist() == talks[0].ids.tolist()
     assert batch.valid[0, 0].any()
     assert not batch.valid[0, 1:].any()

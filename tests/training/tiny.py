@@ -14,6 +14,11 @@ from mlx_lm.models import llama
 from dflash_mlx.drafter import Drafter, DrafterConfig
 from dflash_mlx.drafter.config import FULL, SLIDING
 from dflash_mlx.drafter.rope import RopeConfig
+from dflash_mlx.engine.context import Context
+from dflash_mlx.engine.decode import decode
+from dflash_mlx.engine.drafting import BlockDrafting
+from dflash_mlx.engine.options import Sampling
+from dflash_mlx.engine.sampling import Chooser
 from dflash_mlx.target.model import Target
 from dflash_mlx.training.conversations import Conversation, conversation
 
@@ -35,11 +40,12 @@ TARGET_CONFIG: dict[str, Any] = {
 }
 
 
-def tiny_target(taps: Sequence[int] = TAPS, seed: int = 0) -> Target:
+def tiny_target(taps: Sequence[int] = TAPS, seed: int = 0, tied: bool = True) -> Target:
     """A random Llama whose likeliest token changes from place to place."""
-    model = llama.Model(llama.ModelArgs.from_dict(TARGET_CONFIG))
+    config = {**TARGET_CONFIG, "tie_word_embeddings": tied}
+    model = llama.Model(llama.ModelArgs.from_dict(config))
     randomize(model, seed)
-    return Target(model, TARGET_CONFIG, taps)
+    return Target(model, config, taps)
 
 
 def tiny_config(**changes: Any) -> DrafterConfig:
@@ -95,3 +101,32 @@ def talk(*lengths: int, seed: int = 0, temperature: float = 0.0) -> Conversation
     ids = rng.integers(0, VOCABULARY - 2, sum(lengths))
     flags = [bool(turn % 2) for turn, length in enumerate(lengths) for _ in range(length)]
     return conversation(ids.tolist(), flags, temperature)
+
+
+def answer_of(target: Target, prompt: Sequence[int], limit: int) -> list[int]:
+    """What the target says after `prompt`, greedily, without a drafter."""
+    return _decode(Context(target, None), prompt, limit, 1, None)[1]
+
+
+def served(
+    target: Target,
+    drafter: Drafter,
+    prompt: Sequence[int],
+    limit: int,
+    rows: int = 8,
+    stop: int | None = None,
+) -> tuple[list[int], list[int]]:
+    """Through the engine: the drafts accepted in each round, and the tokens."""
+    return _decode(Context(target, BlockDrafting(target, drafter)), prompt, limit, rows, stop)
+
+
+def _decode(
+    context: Context, prompt: Sequence[int], limit: int, rows: int, stop: int | None
+) -> tuple[list[int], list[int]]:
+    def cut(tokens: list[int]) -> tuple[int, bool]:
+        ends = stop in tokens
+        return (tokens.index(stop) + 1 if stop is not None and ends else len(tokens)), ends
+
+    context.prefill(prompt[:-1], rows > 1)
+    steps = list(decode(context, prompt[-1], rows, limit, Chooser(Sampling()), cut))
+    return [step.accepted for step in steps[1:]], [t for step in steps for t in step.tokens]

@@ -1,0 +1,177 @@
+"""What the new drafter is: the `config.json` that it is trained, saved and exported with.
+
+The config is written first, in z-lab's packaging, and the drafter is made from it as the loader
+would: what is trained is what will be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..drafter import Drafter
+from ..drafter.config import read_config
+from ..drafter.rope import SCALINGS
+from ..errors import DFlashError, UsageError
+from ..pair import Pair
+from ..target.model import Target
+from .settings import RunSettings
+
+_TAPS = 5
+_UNUSED = ("mask", "reserved", "unused", "empty", "dummy", "placeholder", "extra_id")
+"""Parts of names of tokens that no text holds, the likeliest first."""
+
+
+def default_taps(layers: int, count: int = _TAPS) -> list[int]:
+    """z-lab's choice: `round(1 + i (layers - 4) / (count - 1))`, halves to even; one: the middle.
+
+    Fewer than `count` where the target has not so many layers.
+    """
+    count = min(count, max(layers - 3, 1))
+    if count == 1:
+        return [layers // 2]
+    return [round(1 + i * (layers - 4) / (count - 1)) for i in range(count)]
+
+
+def choose_mask_token(pair: Pair) -> int:
+    """A token that no text holds: named mask or reserved, or a row of the table without a token.
+
+    Raises UsageError where there is none that can be told.
+    """
+    tokenizer = pair.tokenizer
+    template = str(tokenizer.chat_template)
+    taken = set(pair.stop_tokens) | {
+        getattr(tokenizer, f"{kind}_token_id", None) for kind in ("bos", "eos", "pad", "unk")
+    }
+    spoken = {
+        number: str(token)
+        for number, token in tokenizer.added_tokens_decoder.items()
+        if number not in taken and str(token) not in template and number < pair.target.vocab_rows
+    }
+    for part in _UNUSED:
+        for number, text in sorted(spoken.items()):
+            if re.search(rf"(?<![a-z]){part}", text.lower()):
+                return int(number)
+    first_free = max(tokenizer.get_vocab().values()) + 1
+    if first_free < pair.target.vocab_rows:
+        return int(first_free)
+    raise UsageError(
+        "This tokenizer has no token that is plainly unused: choose one that no text holds, and"
+        " give its id as --mask-token."
+    )
+
+
+def new_config(pair: Pair, settings: RunSettings) -> dict[str, Any]:
+    """`config.json` of a new drafter for the pair's target, by the settings."""
+    target, of_target = pair.target, pair.target.text_config
+    heads = settings.heads or int(of_target["num_attention_heads"])
+    taps = settings.taps or default_taps(target.num_layers)
+    mask = settings.mask_token
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "hidden_size": target.hidden_size,
+        "num_hidden_layers": settings.layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": settings.kv_heads
+        or int(of_target.get("num_key_value_heads") or heads),
+        "head_dim": settings.head_dim
+        or int(of_target.get("head_dim") or target.hidden_size // heads),
+        "intermediate_size": settings.intermediate_size
+        or int(of_target.get("intermediate_size") or 3 * target.hidden_size),
+        "vocab_size": target.vocab_rows,
+        "rms_norm_eps": float(of_target.get("rms_norm_eps", 1e-6)),
+        **_rope(of_target),
+        "max_position_embeddings": target.context_limit or 32768,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": bool(of_target.get("tie_word_embeddings", False)),
+        "torch_dtype": "bfloat16",
+        "block_size": settings.block_size,
+        "num_target_layers": target.num_layers,
+        "layer_types": ["full_attention"] * settings.layers,
+        "use_sliding_window": False,
+        "sliding_window": None,
+        "dflash_config": {
+            "mask_token_id": choose_mask_token(pair) if mask is None else mask,
+            "target_layer_ids": list(taps),
+            **_scales(target),
+        },
+    }
+
+
+def make_drafter(config: Mapping[str, Any]) -> Drafter:
+    """The drafter that a `config.json` of ours describes, its weights as yet meaningless."""
+    drafter = Drafter(read_config(config, _shapes(config)))
+    drafter.train()
+    return drafter
+
+
+def _rope(of_target: Mapping[str, Any]) -> dict[str, Any]:
+    """The target's own rope, so that both count positions alike, where a drafter can have it."""
+    nested = of_target.get("rope_parameters") or {}
+    scaling = dict(nested or of_target.get("rope_scaling") or {})
+    theta = scaling.pop("rope_theta", None) or of_target.get("rope_theta") or 10000.0
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    if any(isinstance(value, Mapping) for value in scaling.values()) or kind not in SCALINGS:
+        kind = "default"
+    return {
+        "rope_theta": float(theta),
+        "rope_scaling": None if kind == "default" else scaling,
+    }
+
+
+def _scales(target: Target) -> dict[str, Any]:
+    """What some families do to embeddings and logits, which the drafter must do alike."""
+    family = str(target.text_config.get("model_type", ""))
+    scales: dict[str, Any] = {}
+    if family.startswith("gemma"):
+        scales["input_embedding_scale"] = float(target.hidden_size) ** 0.5
+    cap = target.text_config.get("final_logit_softcapping")
+    if cap:
+        scales["final_logit_softcapping"] = float(cap)
+    return scales
+
+
+def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes of all tensors, by the names of a checkpoint."""
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    queries = config["num_attention_heads"] * config["head_dim"]
+    keys = config["num_key_value_heads"] * config["head_dim"]
+    taps = len(config["dflash_config"]["target_layer_ids"])
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc.weight": (hidden, taps * hidden),
+        "hidden_norm.weight": (hidden,),
+        "norm.weight": (hidden,),
+    }
+    layer: dict[str, tuple[int, ...]] = {
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (queries, hidden),
+        "self_attn.k_proj.weight": (keys, hidden),
+        "self_attn.v_proj.weight": (keys, hidden),
+        "self_attn.o_proj.weight": (hidden, queries),
+        "self_attn.q_norm.weight": (config["head_dim"],),
+        "self_attn.k_norm.weight": (config["head_dim"],),
+        "mlp.gate_proj.weight": (wide, hidden),
+        "mlp.up_proj.weight": (wide, hidden),
+        "mlp.down_proj.weight": (hidden, wide),
+    }
+    for number in range(config["num_hidden_layers"]):
+        shapes |= {f"layers.{number}.{name}": shape for name, shape in layer.items()}
+    return shapes
+
+
+def check_fits(config: Mapping[str, Any], target: Target) -> None:
+    """Raise DFlashError unless a drafter's config belongs to this target."""
+    if (
+        config.get("hidden_size") != target.hidden_size
+        or config.get("num_target_layers", target.num_layers) != target.num_layers
+    ):
+        raise DFlashError(
+            f"This drafter was made for a target of {config.get('num_target_layers')} layers and a"
+            f" hidden size of {config.get('hidden_size')}; this one has {target.num_layers} and"
+            f" {target.hidden_size}."
+        )

@@ -1,0 +1,96 @@
+"""Will it fit? An estimate of a run's memory, made before its first step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import mlx.core as mx
+from mlx.utils import tree_reduce
+
+from ..errors import DFlashError
+from ..pair import Pair
+from .settings import RunSettings
+
+_SLACK = 1.2
+"""Allocators and fragmentation; the parts below are counted, not measured."""
+
+
+def weights_nbytes(pair: Pair) -> int:
+    """Bytes of the target's weights, which are in memory already."""
+    total = tree_reduce(lambda sum_, array: sum_ + array.nbytes, pair.target.model.parameters(), 0)
+    return cast(int, total)
+
+
+def estimate(pair: Pair, config: Mapping[str, Any], settings: RunSettings, longest: int) -> int:
+    """Bytes that training takes at its peak, beside the target's weights.
+
+    `longest` is the longest conversation: a batch holds at least one.
+    """
+    size = 4 if pair.target.dtype == mx.float32 else 2
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
+    queries = heads * config["head_dim"]
+    keys = config["num_key_value_heads"] * config["head_dim"]
+    taps = len(config["dflash_config"]["target_layer_ids"])
+    tokens = max(settings.batch_tokens, longest)
+    sequences = max(tokens // longest, 1)
+    rows = sequences * settings.anchors * config["block_size"]
+    layer = 2 * hidden * (queries + keys) + 3 * hidden * wide
+    parameters = taps * hidden * hidden + layers * layer
+    # Masters, gradients, AdamW's moments and their successors; the copy that computes.
+    state = parameters * (6 * 4 + size)
+    of_target = pair.target.text_config
+    kept = of_target.get("num_key_value_heads") or of_target["num_attention_heads"]
+    kept *= of_target.get("head_dim") or hidden // of_target["num_attention_heads"]
+    cache = tokens * 2 * kept * pair.target.num_layers * size
+    features = tokens * taps * hidden * size * 2
+    context = tokens * (4 * hidden + layers * 6 * keys) * size
+    blocks = rows * layers * (8 * hidden + 6 * queries + 6 * keys + 5 * wide) * size
+    scores = rows * heads * (longest + config["block_size"]) * 4 * (3 * layers + 2)
+    vocabulary = settings.frequent_tokens or config["vocab_size"]
+    if settings.frequent_tokens and settings.frequent_share < 1:
+        vocabulary = config["vocab_size"]
+    head = 4 * settings.head_rows * vocabulary * 4
+    passing = max(cache + features, features + context + blocks + scores + head)
+    return int((state + passing) * _SLACK)
+
+
+def available() -> int | None:
+    """Bytes that this process may still take; None where that is not known."""
+    if mx.metal.is_available():
+        limit = mx.device_info().get("max_recommended_working_set_size")
+        return int(limit) - mx.get_active_memory() if limit else None
+    free = [_meminfo(), *_group_limits()]
+    known = [number for number in free if number is not None]
+    return min(known) if known else None
+
+
+def check(needed: int, free: int | None) -> None:
+    """Raise DFlashError, with the cures, for a run that cannot fit."""
+    if free is not None and needed > free:
+        raise DFlashError(
+            f"This run would need about {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free:"
+            " lower --batch-tokens, --anchors, --max-length or --head-rows."
+        )
+
+
+def _meminfo() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    values = dict(line.split(":", 1) for line in lines if ":" in line)
+    return int(values["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in values else None
+
+
+def _group_limits() -> list[int | None]:
+    """What the container allows beyond what it uses (cgroups, version 2)."""
+    root = Path("/sys/fs/cgroup")
+    try:
+        limit = (root / "memory.max").read_text(encoding="ascii").strip()
+        used = int((root / "memory.current").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return []
+    return [] if limit == "max" else [int(limit) - used]

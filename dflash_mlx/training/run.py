@@ -1,0 +1,238 @@
+"""A run in its folder: begun or resumed, stepped, evaluated, saved, and written down.
+
+settings.json    what the run was begun with
+metrics.jsonl    one JSON object a step, and one an evaluation
+checkpoints/     see `checkpoint`
+best/            the drafter that did best on held-out conversations
+curves.png       where matplotlib is installed
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..drafter.checkpoint import read_json
+from ..errors import DFlashError, UsageError
+from ..hub.resolve import resolve
+from ..hub.store import atomic_folder
+from ..pair import Pair
+from ..target.model import Target
+from . import memory
+from .architecture import check_fits, make_drafter, new_config
+from .checkpoint import checkpoints, load_checkpoint, save_checkpoint, write_drafter
+from .conversations import Conversation
+from .corpus import Corpus
+from .features import CachedFeatures, Features, OnlineFeatures
+from .initial import Weights, drafter_weights, flat, random_weights, target_weights
+from .plots import write_plot
+from .settings import RunSettings, gather, to_json
+from .trainer import StepReport, Trainer
+from .walking import Acceptance, walk_all
+
+CHANGEABLE = {
+    "data", "epochs", "steps", "learning_rate", "warmup", "clip", "features", "head_rows",
+    "eval_every", "eval_conversations", "save_every",
+}  # fmt: skip
+"""Settings that a resumed run may have otherwise; `data` may only be named differently."""
+
+
+@dataclass(frozen=True)
+class EvalReport:
+    """Walked acceptance on some conversations of each side, in the middle of a run."""
+
+    step: int
+    train: Acceptance
+    heldout: Acceptance
+    seconds: float
+    best: bool
+
+
+def settle(folder: Path, *layers: Mapping[str, Any]) -> RunSettings:
+    """The settings of the run in `folder`: those noted there, then `layers`, later ones winning.
+
+    Raises UsageError where a run that is under way would change what it was begun with.
+    """
+    noted = read_json(folder / "settings.json") if (folder / "settings.json").exists() else {}
+    begun = bool(checkpoints(folder))
+    settings = gather(RunSettings, noted if begun else {}, *layers)
+    if begun:
+        now = to_json(settings)
+        other = [n for n, v in noted.items() if n not in CHANGEABLE and now.get(n) != v]
+        if other:
+            raise UsageError(
+                f"The run in {folder} was begun with another {', '.join(other)}: leave the setting"
+                " out to go on with it, or choose another folder."
+            )
+    return settings
+
+
+class Run:
+    """One run. `notes` are lines for a person; `step` counts the steps done."""
+
+    def __init__(
+        self, pair: Pair, settings: RunSettings, folder: Path, corpus: Corpus, identity: str
+    ):
+        self.pair = pair
+        self.settings = settings
+        self.folder = folder
+        self.corpus = corpus
+        self.identity = identity
+        self.best = 0.0
+        self._last = checkpoints(folder)[-1:]
+        self.config = self._config()
+        check_fits(self.config, pair.target)
+        taps = self.config["dflash_config"]["target_layer_ids"]
+        self.target = Target(pair.target.model, pair.target.config, taps)
+        self.needed = memory.estimate(pair, self.config, settings, corpus.longest)
+        memory.check(self.needed, memory.available())
+        self.features: Features = OnlineFeatures(self.target)
+        if settings.features == "cached":
+            self.features = CachedFeatures(folder, corpus.train, self.target)
+
+    def begin(self) -> Trainer:
+        """The trainer, at the run's last checkpoint or at its first step; makes the folder.
+
+        Features that are to be cached must be there: see `CachedFeatures.build`.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        note = json.dumps(to_json(self.settings), indent=2)
+        (self.folder / "settings.json").write_text(note + "\n", encoding="utf-8")
+        drafter = make_drafter(self.config)
+        drafter.set_dtype(self.target.dtype)
+        trainer = Trainer(
+            self.target,
+            drafter,
+            {} if self._last else self._first_weights(),
+            self.corpus.train,
+            self.features,
+            self.settings,
+        )
+        if self._last:
+            checkpoint = load_checkpoint(self._last[0])
+            trainer.resume(checkpoint)
+            self.best = float(checkpoint.state["best"])
+        self._forget(trainer.step_number)
+        return trainer
+
+    def go(
+        self, trainer: Trainer, stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[StepReport | EvalReport]:
+        """Step to the end, or until `stop`: then a checkpoint is saved, and all is done."""
+        settings = self.settings
+        while trainer.step_number < trainer.steps:
+            report = trainer.step()
+            self._write({"kind": "step", **dataclasses.asdict(report)})
+            yield report
+            last, stopping = trainer.step_number == trainer.steps, stop()
+            due = settings.eval_every and report.step % settings.eval_every == 0
+            if (due or (last and settings.eval_every)) and not stopping:
+                yield self._evaluate(trainer)
+            if report.step % settings.save_every == 0 or last or stopping:
+                save_checkpoint(self.folder, self.config, trainer.checkpoint(best=self.best))
+            if stopping:
+                return
+        if not (self.folder / "best").exists():
+            self._keep_best(trainer)
+
+    def records(self) -> list[dict[str, Any]]:
+        """What the run has written down so far."""
+        path = self.folder / "metrics.jsonl"
+        records: list[dict[str, Any]] = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            try:
+                records.append(json.loads(line))
+            except ValueError:  # a killed process left half a line
+                break
+        return records
+
+    def plot(self) -> bool:
+        """Draw the curves; False without matplotlib."""
+        return write_plot(self.folder / "curves.png", self.records())
+
+    def _config(self) -> dict[str, Any]:
+        """Of a checkpoint, of the drafter to begin with, or a new one."""
+        if self._last:
+            return read_json(self._last[0] / "config.json")
+        if self.settings.init in ("random", "target"):
+            return new_config(self.pair, self.settings)
+        config = read_json(resolve(self.settings.init, "drafter").folder / "config.json")
+        if config.get("architectures") != ["DFlashDraftModel"]:
+            raise DFlashError(f"{self.settings.init} is no DFlash drafter that can be trained on.")
+        return config
+
+    def _first_weights(self) -> Weights:
+        """As `settings.init` says."""
+        drafter, seed = make_drafter(self.config), self.settings.seed
+        if self.settings.init == "random":
+            return random_weights(drafter, self.target, seed)
+        if self.settings.init == "target":
+            return target_weights(drafter, self.target, seed)
+        return drafter_weights(resolve(self.settings.init, "drafter").folder, drafter)
+
+    def _evaluate(self, trainer: Trainer) -> EvalReport:
+        """Walk some greedy conversations of each side; keep the drafter if it is the best yet."""
+        begin = time.perf_counter()
+        drafter, stop_tokens = trainer.trained(), self.pair.stop_tokens
+        sides = [
+            walk_all(
+                self.target, drafter, greedy(side)[: self.settings.eval_conversations], stop_tokens
+            )
+            for side in (self.corpus.train, self.corpus.heldout)
+        ]
+        deciding = sides[1] if sides[1].accepted else sides[0]
+        best = deciding.length > self.best
+        if best:
+            self.best = deciding.length
+            self._keep_best(trainer)
+        report = EvalReport(
+            trainer.step_number, sides[0], sides[1], time.perf_counter() - begin, best
+        )
+        self._write({"kind": "eval", "step": report.step, **_summary(report)})
+        return report
+
+    def _keep_best(self, trainer: Trainer) -> None:
+        with atomic_folder(self.folder / "best", replace=True) as new:
+            write_drafter(new, self.config, trainer.weights)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def _forget(self, step: int) -> None:
+        """Drop what was written of steps that will be done again."""
+        kept = [record for record in self.records() if record["step"] <= step]
+        text = "".join(json.dumps(record) + "\n" for record in kept)
+        (self.folder / "metrics.jsonl").write_text(text, encoding="utf-8")
+
+
+def greedy(conversations: list[Conversation]) -> list[Conversation]:
+    """Those answered at temperature 0: of others, a walk says nothing about serving."""
+    return [item for item in conversations if item.temperature == 0]
+
+
+def parameters(config: Mapping[str, Any]) -> int:
+    """How many weights a drafter of this config has."""
+    return sum(array.size for array in flat(make_drafter(config).parameters()).values())
+
+
+def _summary(report: EvalReport) -> dict[str, Any]:
+    return {
+        name: summarize(side) if side.accepted else None
+        for name, side in (("train", report.train), ("heldout", report.heldout))
+    }
+
+
+def summarize(acceptance: Acceptance) -> dict[str, Any]:
+    """Figures of a walk, for files."""
+    return {
+        "acceptance_length": acceptance.length,
+        "by_position": acceptance.by_position,
+        "rounds": len(acceptance.accepted),
+        "anchor_accept": acceptance.anchor_accept,
+    }
