@@ -49,6 +49,8 @@ class Pair:
     def __post_init__(self) -> None:
         self.thinking_tags = thinking_tags(self.tokenizer)
         self.token_bytes = TokenBytes(self.tokenizer, shown=self.thinking_tags)
+        vocabulary = self.drafter.config.draft_vocab if self.drafter else None
+        self.draft_head = self.target.head_rows(vocabulary) if vocabulary else None
 
     def session(
         self,
@@ -61,7 +63,8 @@ class Pair:
 
     def context(self) -> Context:
         """Fresh caches for one conversation."""
-        drafting = BlockDrafting(self.target, self.drafter) if self.drafter else None
+        drafter, head = self.drafter, self.draft_head
+        drafting = BlockDrafting(self.target, drafter, head) if drafter else None
         slow = self.configuration.blas == "reference"
         chunk = 512 if self.configuration.device == "metal" else 8 if slow else 64
         return Context(self.target, drafting, chunk)

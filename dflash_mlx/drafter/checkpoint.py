@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from mlx.utils import tree_flatten
 from ..errors import DFlashError
 from .config import read_config
 from .dflash2 import SecondDrafter
+from .draft_vocab import read_draft_vocab
 from .model import Drafter
 from .packaging import Packaging, packaging_of
 
@@ -42,6 +43,7 @@ def load_drafter(folder: str | Path, dtype: mx.Dtype | None = None) -> Drafter:
     infos = {_name(name): info for file in files for name, info in read_header(file).items()}
     second = packaging_of(raw, infos, folder) is Packaging.DFLASH2
     config = read_config(raw, _unquantized_shapes(raw, infos), second)
+    config = replace(config, draft_vocab=read_draft_vocab(folder))
     drafter = SecondDrafter(config) if second else Drafter(config)
     _quantize(drafter, raw, infos)
     _check_tensors(drafter, infos, folder)

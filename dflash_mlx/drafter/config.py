@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import DFlashError
@@ -39,7 +39,7 @@ class DrafterConfig:
     `is_causal` None means: causal inside the block for sliding layers only. `embedding_scale`
     multiplies the target's (already scaled) embeddings; `output_multiplier`, then
     `logit_softcap` (None: off), apply to the logits of the target's head. `second` is None unless
-    this is DFlash 2.
+    this is DFlash 2. `draft_vocab` are the tokens that drafts may come from (None: all).
     """
 
     hidden_size: int
@@ -64,6 +64,7 @@ class DrafterConfig:
     output_multiplier: float = 1.0
     logit_softcap: float | None = None
     second: SecondConfig | None = None
+    draft_vocab: tuple[int, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -76,6 +77,7 @@ class DrafterConfig:
         self._check_mask_token()
         self._check_taps()
         self._check_layer_types()
+        self._check_draft_vocab()
 
     def _check_mask_token(self) -> None:
         if not 0 <= self.mask_token_id < self.vocab_size:
@@ -113,6 +115,16 @@ class DrafterConfig:
             raise DFlashError(
                 f"The drafter has sliding_attention layers, but its sliding_window is "
                 f"{self.sliding_window}; it must be 2 up."
+            )
+
+    def _check_draft_vocab(self) -> None:
+        ids = self.draft_vocab
+        if ids is None:
+            return
+        if not ids or len(set(ids)) != len(ids) or not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            raise DFlashError(
+                f"The drafter's draft vocabulary must be different tokens of its {self.vocab_size}:"
+                " remove it, or make it again."
             )
 
     def window(self, layer: int) -> int | None:

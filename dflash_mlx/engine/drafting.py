@@ -11,6 +11,7 @@ import mlx.core as mx
 from ..drafter.cache import Buffer
 from ..drafter.dflash2 import SecondDrafter
 from ..drafter.model import Drafter
+from ..target.draft_head import DraftHead
 from ..target.model import Target
 from .sampling import Chooser
 
@@ -53,11 +54,15 @@ class Drafting(Protocol):
 
 
 class BlockDrafting:
-    """A DFlash drafter at work: masked block in, drafts out, by one bidirectional pass."""
+    """A DFlash drafter at work: masked block in, drafts out, by one bidirectional pass.
 
-    def __init__(self, target: Target, drafter: Drafter) -> None:
+    `head` draws drafts from a draft vocabulary, instead of all of the target's tokens.
+    """
+
+    def __init__(self, target: Target, drafter: Drafter, head: DraftHead | None = None) -> None:
         self._target = target
         self._drafter = drafter
+        self._head = head
         self._cache = drafter.make_cache()
 
     @property
@@ -103,8 +108,9 @@ class BlockDrafting:
         block = mx.array([[history[-1]] + [config.mask_token_id] * (rows - 1)])
         embeddings = self._target.embed(block) * config.embedding_scale
         hidden = self._drafter.block(embeddings, self._cache)
-        logits = self._drafter.logits(hidden[:, 1:], self._target.head)
+        logits = self._drafter.logits(hidden[:, 1:], self._head or self._target.head)[0]
         if isinstance(self._drafter, SecondDrafter):
             walk = partial(self._drafter.candidate_selector.walk, hidden[0, 1:], history[-1])
-            return chooser.draft_path(logits[0], history, walk)
-        return chooser.draft(logits[0], history)
+            scores = self._head.spread(logits) if self._head else logits
+            return chooser.draft_path(scores, history, walk)
+        return chooser.draft(logits, history, self._head)

@@ -58,6 +58,12 @@ class Sampling:
         """Whether the likeliest token is always taken."""
         return self.temperature == 0
 
+    @property
+    def penalizes(self) -> bool:
+        """Whether a bias or a penalty moves single tokens' logits."""
+        penalties = (self.presence_penalty, self.frequency_penalty)
+        return bool(self.logit_bias) or self.repetition_penalty != 1 or any(penalties)
+
 
 @dataclass(frozen=True)
 class Options:

@@ -15,6 +15,7 @@ from typing import cast
 import mlx.core as mx
 
 from ..drafter.dflash2 import Pick
+from ..target.draft_head import DraftHead
 from .noise import Key, gumbel
 from .options import Processor, Sampling
 
@@ -44,17 +45,25 @@ class Chooser:
             return mx.argmax(logits, axis=-1).astype(mx.int32)
         return _sample(logits, None, self.sampling, self.key, len(history))
 
-    def draft(self, logits: mx.array, history: Sequence[int]) -> mx.array:
+    def draft(
+        self, logits: mx.array, history: Sequence[int], head: DraftHead | None = None
+    ) -> mx.array:
         """A drafter's guesses, [n] int32, from its logits [n, V] for the positions after `history`.
 
         The target's own rule and noise, except that penalties cannot see the drafts of this block,
-        and that only the likeliest tokens are looked at.
+        and that only the likeliest tokens are looked at. Logits of a draft vocabulary [n, N] come
+        with the `head` that made them, which knows whose they are.
         """
-        logits = _penalized(logits.astype(mx.float32), self.sampling, history, None)
+        logits = logits.astype(mx.float32)
+        if head is not None and self.sampling.penalizes:
+            logits, head = head.spread(logits), None
+        logits = _penalized(logits, self.sampling, history, None)
         if self.sampling.greedy:
-            return mx.argmax(logits, axis=-1).astype(mx.int32)
-        ids = _largest(logits, min(_DRAFT_CANDIDATES, logits.shape[-1]))
-        likeliest = mx.take_along_axis(logits, ids, axis=-1)
+            best = mx.argmax(logits, axis=-1)
+            return (best if head is None else head.ids[best]).astype(mx.int32)
+        places = _largest(logits, min(_DRAFT_CANDIDATES, logits.shape[-1]))
+        likeliest = mx.take_along_axis(logits, places, axis=-1)
+        ids = places if head is None else head.ids[places]
         return _sample(likeliest, ids, self.sampling, self.key, len(history))
 
     def draft_path(

@@ -1,0 +1,63 @@
+"""The LM head over a draft vocabulary: only the rows that drafts may come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+import mlx.nn as nn
+
+Rows = Callable[[mx.array], mx.array]
+_FLOAT, _QUANTIZED = (nn.Linear, nn.Embedding), (nn.QuantizedLinear, nn.QuantizedEmbedding)
+
+
+class DraftHead:
+    """A copy of some rows of a target's head, made once a pair.
+
+    `ids` [N] are the tokens of its rows; `size` is the length V of a row of the whole head's
+    logits.
+    """
+
+    def __init__(self, head: nn.Module, whole: Rows, ids: Sequence[int], size: int) -> None:
+        self.ids = mx.array(list(ids), mx.int32)
+        self.size = size
+        self._rows = _rows(head, whole, self.ids)
+
+    def __call__(self, hidden: mx.array) -> mx.array:
+        """Logits [..., N] of final hidden rows [..., D]."""
+        return self._rows(hidden)
+
+    def spread(self, logits: mx.array) -> mx.array:
+        """Logits [L, N] at their tokens' places in [L, V]; no other token is possible."""
+        nowhere = mx.full((logits.shape[0], self.size), -mx.inf, logits.dtype)
+        return mx.put_along_axis(nowhere, mx.broadcast_to(self.ids, logits.shape), logits, axis=-1)
+
+
+def _rows(head: nn.Module, whole: Rows, ids: mx.array) -> Rows:
+    """The rows `ids` of `head`, a linear layer or (tied) an embedding table, quantized or not.
+
+    Of a head of any other kind, the whole is computed and its rows are picked.
+    """
+    names = [name for name in ("weight", "bias", "scales", "biases") if name in head]
+    if type(head) not in (*_FLOAT, *_QUANTIZED):
+        return lambda hidden: whole(hidden)[..., ids]
+    parts = {name: head[name][ids] for name in names if head[name] is not None}
+    mx.eval(parts)
+
+    def rows(hidden: mx.array) -> mx.array:
+        if type(head) in _FLOAT:
+            logits = hidden @ parts["weight"].T
+        else:
+            logits = mx.quantized_matmul(
+                hidden,
+                parts["weight"],
+                scales=parts["scales"],
+                biases=parts.get("biases"),
+                transpose=True,
+                group_size=head.group_size,
+                bits=head.bits,
+                mode=head.mode,
+            )
+        return logits + parts["bias"] if "bias" in parts else logits
+
+    return rows
