@@ -1,11 +1,27 @@
-"""Where the Metal sources are, in a checkout and in an installed wheel alike."""
+"""The Metal sources, and how an op gets a kernel of them.
+
+A file of `metal/` holds what precedes the kernel, a line `// body`, and the kernel's body; MLX
+writes the signature between the two. Ops take a `Metal`: it makes each kernel once, with
+`mx.fast.metal_kernel` or, in tests, the simulator's, and it remembers what ran. Without one an op
+is its plain-MLX twin.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+import mlx.core as mx
+
 from ..errors import DFlashError
+
+Kernel = Callable[..., list[mx.array]]
+"""What `mx.fast.metal_kernel` returns."""
+
+_COMMENT = re.compile(r"[ \t]*//[^\n]*")
 
 
 @cache
@@ -16,3 +32,48 @@ def source_folder() -> Path:
         if folder.is_dir():
             return folder
     raise DFlashError("The Metal sources are missing from this installation: reinstall dflash-mlx.")
+
+
+@cache
+def read_source(name: str, headers: tuple[str, ...] = ()) -> tuple[str, str]:
+    """What precedes the kernel `name`, with the shared `headers` first, and its body.
+
+    Comments go, since MLX hashes the whole source at every call; lines keep their numbers.
+    """
+    own = (source_folder() / f"{name}.metal").read_text()
+    before, _, body = own.partition("\n// body\n")
+    shared = [(source_folder() / header).read_text() for header in headers]
+    return _COMMENT.sub("", "\n".join([*shared, before])).lstrip(), _COMMENT.sub("", body)
+
+
+class Metal:
+    """The kernels of one device.
+
+    `metal_kernel` builds them (default: MLX's). `ran` counts, by words such as "accept" or
+    "block_attention: twin, 33 rows", which implementation served each call.
+    """
+
+    def __init__(self, metal_kernel: Callable[..., Kernel] = mx.fast.metal_kernel):
+        self._metal_kernel = metal_kernel
+        self._kernels: dict[str, Kernel] = {}
+        self.ran: Counter[str] = Counter()
+
+    def kernel(
+        self, name: str, inputs: Sequence[str], outputs: Sequence[str], *headers: str
+    ) -> Kernel:
+        """The kernel in `metal/<name>.metal`, after the shared `headers`."""
+        if name not in self._kernels:
+            header, body = read_source(name, headers)
+            self._kernels[name] = self._metal_kernel(
+                name=f"dflash_{name}",
+                input_names=list(inputs),
+                output_names=list(outputs),
+                header=header,
+                source=body,
+            )
+        return self._kernels[name]
+
+    def serves(self, op: str, obstacle: str | None) -> bool:
+        """Whether the kernel takes this call of `op`: it does unless there is an obstacle."""
+        self.ran[op if obstacle is None else f"{op}: twin, {obstacle}"] += 1
+        return obstacle is None
