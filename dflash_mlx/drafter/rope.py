@@ -74,6 +74,8 @@ class Rope:
         elif config.kind == "yarn":
             self.base, self.wavelengths = None, _yarn(config, dims)
             self.magnitude = _yarn_magnitude(config.scaling)
+        if self.wavelengths is not None:
+            mx.eval(self.wavelengths)  # left lazy, they would serve this thread alone
 
     def __call__(self, x: mx.array, offset: Position) -> mx.array:
         if self.magnitude != 1.0:

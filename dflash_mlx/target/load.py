@@ -44,7 +44,8 @@ def load_target(
         weights = f"{bits}-bit weights, dequantized"
     else:
         weights = f"{bits}-bit weights" if bits else ""
-    mx.eval(model.parameters())
+    # Rope tables too, which are no parameters: left lazy, they would serve this thread alone.
+    mx.eval(model)
     return model, config, weights
 
 
