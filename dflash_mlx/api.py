@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .backend import prepare
 from .engine.events import Event, Result
 from .engine.options import Options, Processor
+from .errors import UsageError
 
 if TYPE_CHECKING:
     from .engine.context import Progress
@@ -26,6 +27,7 @@ def load(
     *,
     dtype: str | None = None,
     exact: bool = False,
+    kv_bits: int | None = None,
     progress: SetupProgress | None = None,
 ) -> Pair:
     """Load a pair.
@@ -34,6 +36,7 @@ def load(
     draft_model: likewise; "auto" finds the model's known drafter, None loads none (plain decoding).
     dtype: of activations and float weights: "float32", "bfloat16" or "float16"; None suits the
     machine. exact: only run where k rows give the same bits as k single rows.
+    kv_bits: 4 or 8 keep keys and values of the context quantized, which some models cannot.
     progress: told how a first set-up of the embedded pair goes.
 
     Raises DFlashError where a file is missing or broken, or the two do not belong together.
@@ -42,7 +45,7 @@ def load(
     from .hub.pairs import resolve_pair
     from .pair import load_pair
 
-    return load_pair(resolve_pair(model, draft_model, progress), dtype, backend)
+    return load_pair(resolve_pair(model, draft_model, progress), dtype, backend, kv_bits)
 
 
 def stream_generate(
@@ -128,9 +131,13 @@ def gather(events: Sequence[Event]) -> Result:
 
 
 def encode(pair: Pair, prompt: Prompt) -> list[int]:
-    """Token ids of a prompt of any of its three forms."""
+    """Token ids of a prompt of any of its three forms. Raises UsageError for another."""
     if isinstance(prompt, str):
         return pair.encode_text(prompt)
-    if all(isinstance(item, int) for item in prompt):
-        return [item for item in prompt if isinstance(item, int)]
-    return pair.encode(pair.render([item for item in prompt if isinstance(item, Mapping)]))
+    ids = [item for item in prompt if isinstance(item, int)]
+    messages = [item for item in prompt if isinstance(item, Mapping)]
+    if len(ids) == len(prompt):
+        return ids
+    if len(messages) == len(prompt):
+        return pair.encode(pair.render(messages))
+    raise UsageError("A prompt is a text, a list of token ids or a list of messages.")

@@ -19,12 +19,10 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.target.model import Target
 from tests.tiny import MIXED, ORACLE, ZERO, Script, cached_rows, drafter_rows, same_bits
-from tests.tiny_folders import VOCABULARY, tiny_pair
+from tests.tiny_folders import LETTERS, VOCABULARY, tiny_pair
 
 BLOCK = 8
 PROMPT = list(range(30, 42))
-LETTERS = range(64, 90)
-"""The tokens of the 26 small letters, which the pair is made to keep to."""
 SPEAKING = Options(
     Sampling(temperature=2.0, logit_bias=dict.fromkeys(LETTERS, 40.0)),
     max_tokens=2 * BLOCK + 8,

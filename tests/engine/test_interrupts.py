@@ -1,0 +1,133 @@
+"""Ctrl-C, a closed generator or an exception, anywhere: the next turn is as if nothing had been.
+
+Reports 17 and 105. A KeyboardInterrupt comes between two lines of Python, so the sweep below raises
+one before every so many lines that a turn executes, in our own code and in mlx-lm's caches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from itertools import islice
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import mlx_lm.models.cache
+import pytest
+
+import dflash_mlx
+import dflash_mlx.drafter.cache
+from dflash_mlx.engine.context import Context
+from dflash_mlx.engine.drafting import BlockDrafting
+from dflash_mlx.engine.generation import stream
+from dflash_mlx.engine.options import Options, Sampling
+from dflash_mlx.pair import Pair
+from tests.tiny import MIXED, Script, cached_rows, drafter_rows, same_bits
+from tests.tiny_folders import tiny_pair
+
+PLACES = (str(Path(dflash_mlx.__file__).parent), str(mlx_lm.models.cache.__file__))
+FIRST = [40, 41, 42, 43, 44, 45]
+SECOND = [*FIRST, 50, 51, 52, 53, 54, 55, 56]
+OPTIONS = Options(sampling=Sampling(temperature=0.8, top_k=40), seed=3, max_tokens=12)
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt before the line number `at` that is executed in `PLACES`."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.lines = 0
+        self.place = ""
+
+    def __enter__(self) -> Interrupt:
+        self._before = sys.gettrace()
+        sys.settrace(self._enter_function)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _enter_function(self, frame: FrameType, event: str, arg: object) -> Any:
+        return self._line if frame.f_code.co_filename.startswith(PLACES) else None
+
+    def _line(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.at:
+                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self._line
+
+
+def conversation(pair: Pair, truth: list[int]) -> Context:
+    """A context after its first turn, whose caches grow in small steps."""
+    assert pair.drafter is not None
+    keeper = BlockDrafting(pair.target, pair.drafter)
+    context = Context(pair.target, Script(truth, len(SECOND), MIXED, keeper), chunk=4)
+    for entry in context.cache:
+        entry.step = 8
+    context.prefill(FIRST, draft=True)
+    return context
+
+
+def answer(pair: Pair, context: Context) -> list[int]:
+    """The second turn."""
+    return [
+        token for event in stream(pair, context, SECOND, OPTIONS, turn=1) for token in event.tokens
+    ]
+
+
+@pytest.fixture(scope="module")
+def truth() -> list[int]:
+    """The second turn of a cold run; the tokenizer's tables are filled by it too."""
+    pair = tiny_pair()
+    said = answer(pair, Context(pair.target, None))
+    with Interrupt(0) as all_lines:
+        assert answer(pair, conversation(pair, said)) == said
+    assert all_lines.lines > 1000
+    return said
+
+
+@pytest.mark.parametrize("line", range(3, 3500, 137))
+def test_the_next_turn_after_an_interrupt_is_that_of_a_cold_run(
+    line: int, truth: list[int]
+) -> None:
+    pair = tiny_pair()
+    context = conversation(pair, truth)
+
+    with pytest.raises(KeyboardInterrupt), Interrupt(line):
+        answer(pair, context)
+
+    assert answer(pair, context) == truth
+    assert holds_what_a_prefill_would(pair, context)
+
+
+def holds_what_a_prefill_would(pair: Pair, context: Context) -> bool:
+    """Whether both caches are those of a fresh prefill of the context's tokens."""
+    assert pair.drafter is not None
+    fresh_drafting = BlockDrafting(pair.target, pair.drafter)
+    fresh = Context(pair.target, fresh_drafting)
+    fresh.prefill(context.tokens, draft=True)
+    assert isinstance(context.drafting, Script)
+    keeper = context.drafting.keeper
+    assert isinstance(keeper, BlockDrafting)
+    return same_bits(cached_rows(context), cached_rows(fresh)) and same_bits(
+        drafter_rows(keeper), drafter_rows(fresh_drafting)
+    )
+
+
+@pytest.mark.parametrize("events", [1, 2, 3, 7, 11])
+def test_a_generator_may_be_closed_after_any_event(events: int, truth: list[int]) -> None:
+    pair = tiny_pair()
+    context = conversation(pair, truth)
+    reply = stream(pair, context, SECOND, OPTIONS, turn=1)
+    heard = [token for event in islice(reply, events) for token in event.tokens]
+
+    assert isinstance(reply, Generator)
+    reply.close()
+
+    assert heard == truth[: len(heard)]
+    assert context.tokens == [*SECOND, *heard][:-1]
+    assert holds_what_a_prefill_would(pair, context)
+    assert answer(pair, context) == truth
