@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
+from dflash_mlx.backend import prepare
 from dflash_mlx.hub import pairs as module
 from dflash_mlx.hub.fit import GIB, Machine
-from dflash_mlx.hub.pairs import resolve_pair
+from dflash_mlx.hub.pairs import PairFolders, resolve_pair
 from dflash_mlx.hub.registry import (
     PAIRS,
     KnownPair,
@@ -19,6 +22,8 @@ from dflash_mlx.hub.registry import (
     suggestion,
 )
 from dflash_mlx.hub.resolve import Resolved
+from dflash_mlx.pair import load_pair
+from tests.tiny_folders import write_tiny_pair
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
@@ -166,3 +171,18 @@ def test_the_same_drafter_asked_for_by_name_is_an_error(here: list[str]) -> None
     here.append("z-lab/Qwen3-8B-DFlash-b16")
     with pytest.raises(module.DFlashError, match="cannot be had"):
         resolve_pair("mlx-community/Qwen3-8B-4bit", "z-lab/Qwen3-8B-DFlash-b16")
+
+
+@pytest.mark.parametrize(
+    ("stated", "known", "thinking"), [(None, False, False), (True, False, True), (None, None, None)]
+)
+def test_what_a_drafters_folder_says_of_its_training_goes_before_the_table(
+    stated: bool | None, known: bool | None, thinking: bool | None, tmp_path: Path
+) -> None:
+    folders = write_tiny_pair(tmp_path)
+    if stated is not None:
+        config = json.loads((folders.drafter / "config.json").read_text())
+        config["enable_thinking"] = stated
+        (folders.drafter / "config.json").write_text(json.dumps(config))
+    names = PairFolders("t", folders.target, "d", folders.drafter, thinking=known)
+    assert load_pair(names, None, prepare(exact=sys.platform == "linux")).thinking is thinking
