@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,26 +122,34 @@ class Pair:
         return list(self.tokenizer.encode(rendered, add_special_tokens=False))
 
 
-def load_pair(names: PairFolders, dtype: str | None, backend: Backend) -> Pair:
+def load_pair(
+    names: PairFolders, dtype: str | None, backend: Backend, kv_bits: int | None = None
+) -> Pair:
     """Load the pair in the folders `names`, in `dtype` or what suits the machine.
 
+    A target that cannot draft decodes plainly, with a note, unless a person chose the drafter.
     Raises DFlashError where a file is broken, or the two do not belong together.
     """
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"dtype must be one of {', '.join(DTYPES)}; it is {dtype}.")
     wanted = DTYPES[dtype] if dtype else None
-    model_, config, weights = load_target(names.model_folder, wanted, backend.device)
+    model_, config, weights = load_target(names.model_folder, wanted, backend.device, kv_bits)
     drafter = None
     if names.draft_folder is not None:
         drafter = load_drafter(names.draft_folder, wanted or _draft_dtype(backend))
-    target = Target(model_, config, drafter.config.target_layer_ids if drafter else ())
+    target = Target(model_, config, drafter.config.target_layer_ids if drafter else (), kv_bits)
     tokenizer = load_pair_tokenizer(names.model_folder, config)
     generation_config = read_json(names.model_folder / "generation_config.json")
     stop_tokens = stop_token_ids(
         tokenizer, read_json(names.model_folder / "config.json"), generation_config
     )
     if drafter is not None:
-        check_pair(target, drafter, stop_tokens)
+        reason = None if names.chosen else target.rollback_refusal()
+        if reason is None:
+            check_pair(target, drafter, stop_tokens)
+        else:
+            drafter = None
+            names = replace(names, draft_model=None, note=f"decoding plainly: {reason}")
     return Pair(
         target,
         drafter,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import DFlashError
@@ -18,7 +18,8 @@ class PairFolders:
     """Local folders of a pair and the names to show for them; no drafter means plain decoding.
 
     `note` is a line for a person who might have expected a drafter. `thinking` is the mode that
-    the drafter is known to be trained in, for a folder that does not say.
+    the drafter is known to be trained in, for a folder that does not say. `chosen` says that a
+    person named the drafter: then it must draft.
     """
 
     model: str
@@ -27,6 +28,7 @@ class PairFolders:
     draft_folder: Path | None = None
     note: str | None = None
     thinking: bool | None = None
+    chosen: bool = False
 
 
 def resolve_pair(
@@ -45,7 +47,7 @@ def resolve_pair(
         known = known_pair(target.name)
         return PairFolders(target.name, target.folder, thinking=known.thinking if known else None)
     if draft_model != AUTO:
-        return _paired(target, resolve(draft_model, "drafter", progress))
+        return replace(_paired(target, resolve(draft_model, "drafter", progress)), chosen=True)
     try:
         return _paired(target, known_drafter(target, progress))
     except DFlashError as reason:

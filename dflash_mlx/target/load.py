@@ -9,11 +9,12 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
 
 from ..errors import DFlashError
+from .kv_bits import group_size
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 _MEMORY_SHARE = 0.6
@@ -21,23 +22,26 @@ _MEMORY_SHARE = 0.6
 
 
 def load_target(
-    folder: Path, dtype: mx.Dtype | None, device: str
+    folder: Path, dtype: mx.Dtype | None, device: str, kv_bits: int | None = None
 ) -> tuple[nn.Module, dict[str, Any], str]:
     """The mlx-lm model in `folder`, its config, and a word on its weights for the statistics.
 
     Without a `dtype`, a CPU computes in float32 (with quantized weights dequantized once, as far
     as memory allows: MLX's quantized matmul on a CPU is slow and linear in rows), and a GPU in the
-    checkpoint's own type. Code in a checkpoint is never run. Raises DFlashError.
+    checkpoint's own type. Code in a checkpoint is never run. Raises DFlashError, and UsageError
+    where `kv_bits` do not suit the model, before any weight is read.
     """
     try:
         model, config = load_model(folder, lazy=True)
     except (ValueError, KeyError, TypeError, RuntimeError, FileNotFoundError) as error:
         reason = str(error).strip().split("\n")[0]
         raise DFlashError(f"{folder} cannot be loaded as a model: {reason}") from error
+    if kv_bits is not None:
+        group_size(model, kv_bits)
     if dtype is None and device == "cpu":
         dtype = mx.float32
     if dtype is not None:
-        model.set_dtype(dtype)
+        _cast(model, dtype)
     bits = _bits(model)
     if device == "cpu" and bits and _fits_dequantized(model):
         model = dequantize_model(model)
@@ -72,6 +76,17 @@ def read_json(path: Path) -> dict[str, Any]:
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise DFlashError(f"{path} is not valid JSON ({error}): fetch the model again.") from error
     return value if isinstance(value, dict) else {}
+
+
+def _cast(model: nn.Module, dtype: mx.Dtype) -> None:
+    """Cast float parameters, but for those that the model itself says must stay as they are."""
+    may_cast = getattr(model, "cast_predicate", lambda name: True)
+
+    def cast(name: str, array: mx.array) -> mx.array:
+        floating = mx.issubdtype(array.dtype, mx.floating)
+        return array.astype(dtype) if floating and may_cast(name) else array
+
+    model.update(tree_map_with_path(cast, model.parameters()))
 
 
 def _bits(model: nn.Module) -> str:

@@ -16,6 +16,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from ..errors import DFlashError
 from .caches import adapted, kind
 from .draft_head import DraftHead
+from .kv_bits import group_size
 from .replay import Replay, projections
 from .rollback import Round
 from .watch import Notes, Watch
@@ -28,7 +29,7 @@ class Target:
     """A target model with taps on the layers `tap_ids` (0-based, each layer's output).
 
     Two targets may share one mlx-lm model, with different taps, in one process. With `kv_bits`
-    (4 or 8) keys and values are cached quantized, in groups of 64.
+    (4 or 8) keys and values are cached quantized: UsageError is raised where they cannot be.
     """
 
     def __init__(
@@ -42,7 +43,8 @@ class Target:
         self.config = config
         self.text_config: dict[str, Any] = {**config, **config.get("text_config", {})}
         self.tap_ids = tuple(tap_ids)
-        self.kv_bits = kv_bits
+        self._kv_bits = kv_bits
+        self._kv_group = group_size(model, kv_bits) if kv_bits is not None else 64
         self.body = _body(model)
         self.embedding = _embedding(self.body)
         layers = self.body.layers
@@ -99,11 +101,9 @@ class Target:
         return float(mx.array(self.hidden_size**0.5, mx.bfloat16)) if gemma else 1.0
 
     def make_cache(self) -> list[Any]:
-        """Fresh, empty caches, one a layer: mlx-lm's, or ours where its cannot go back.
-
-        Raises UsageError where `kv_bits` cannot be had.
-        """
-        return [adapted(entry, self.kv_bits) for entry in make_prompt_cache(self.model)]
+        """Fresh, empty caches, one a layer: mlx-lm's, or ours where its cannot go back."""
+        made = make_prompt_cache(self.model)
+        return [adapted(entry, self._kv_bits, self._kv_group) for entry in made]
 
     def rollback_refusal(self) -> str | None:
         """Why this target cannot draft (its caches cannot be rolled back); None if it can."""

@@ -139,10 +139,12 @@ FAMILIES = tuple(CONFIGS)
 BITS = (None, 4, 8)
 
 
-def build(family: str) -> nn.Module:
-    """A new random model of the family."""
+def build(family: str, **changes: Any) -> nn.Module:
+    """A new random model of the family, its config with some `changes`."""
     module = import_module(f"mlx_lm.models.{family}")
-    model: nn.Module = module.Model(module.ModelArgs.from_dict(config_of(family)))
+    config = config_of(family)
+    config.get("text_config", config).update(changes)
+    model: nn.Module = module.Model(module.ModelArgs.from_dict(config))
     randomize(model, seed=_SEEDS.get(family, 3))
     return model
 
@@ -157,8 +159,11 @@ def config_of(family: str) -> dict[str, Any]:
 
 @cache
 def family_target(family: str, bits: int | None = None, kv_bits: int | None = None) -> Target:
-    """A target with taps on its first and last layer; with `bits`, its weights are quantized."""
-    model = build(family)
+    """A target with taps on its first and last layer; with `bits`, its weights are quantized.
+
+    With `kv_bits` its heads are wide enough for their keys and values to be quantized.
+    """
+    model = build(family, **({"head_dim": 32} if kv_bits else {}))
     if bits is not None:
         nn.quantize(model, group_size=32, bits=bits, class_predicate=_divisible)
         mx.eval(model.parameters())

@@ -20,16 +20,16 @@ from .state import StateCache
 
 __all__ = ["Kind", "Mixed", "Offset", "Opaque", "SlidingCache", "StateCache", "adapted", "kind"]
 
-KV_BITS = (4, 8)
 
-
-def adapted(entry: Any, kv_bits: int | None = None) -> Any:
+def adapted(entry: Any, kv_bits: int | None = None, group_size: int = 64) -> Any:
     """An empty cache of mlx-lm, or ours in its place; with `kv_bits`, keys and values quantized.
+
+    `group_size` values share a scale.
 
     Raises UsageError where the model has a window and `kv_bits` are asked for.
     """
     if type(entry) is CacheList:
-        entry.caches = tuple(adapted(part, kv_bits) for part in entry.caches)
+        entry.caches = tuple(adapted(part, kv_bits, group_size) for part in entry.caches)
         return entry
     if type(entry) is ArraysCache and entry.left_padding is None:
         return StateCache(len(entry.cache))
@@ -41,7 +41,7 @@ def adapted(entry: Any, kv_bits: int | None = None) -> Any:
             )
         return SlidingCache(entry.max_size)
     if type(entry) is KVCache and kv_bits:
-        return QuantizedKVCache(group_size=64, bits=kv_bits)
+        return QuantizedKVCache(group_size, kv_bits)
     return entry
 
 

@@ -1,0 +1,118 @@
+"""A second turn on caches that cannot go back far: warm equals cold, and little is forwarded."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from dflash_mlx.engine.context import Context
+from dflash_mlx.engine.options import Sampling
+from tests.families.models import WINDOW, family_drafting, family_target
+from tests.tiny import Script, run
+
+FAMILIES = ("gemma3_text", "gpt_oss", "qwen3_5", "lfm2", "nemotron_h")
+FIRST = [(17 * i * i + 5 * i + 1) % 120 for i in range(45)]
+QUESTION = [3, 9, 27, 81, 11]
+SEEDED = Sampling(temperature=0.7)
+
+
+@cache
+def first_reply(family: str) -> list[int]:
+    """What the first turn says, decoded plainly."""
+    return run(family_target(family), FIRST, 12, sampling=SEEDED)[0]
+
+
+def after_first_turn(family: str, window: int | None = None) -> Context:
+    """A context after `FIRST` and its reply, with some drafts accepted and some not."""
+    target = family_target(family)
+    keeper = family_drafting(target, window)
+    script = Script(first_reply(family), len(FIRST), (0, 3, 1), keeper)
+    context = Context(target, script, chunk=16)
+    tokens, _, _ = run(target, FIRST, 12, block_size=4, sampling=SEEDED, context=context)
+    assert tokens == first_reply(family)
+    context.drafting = keeper
+    return context
+
+
+@pytest.mark.parametrize("shared", [1, 4, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW, 44, 50])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_warm_says_what_cold_says(family: str, shared: int) -> None:
+    """Reports 30 and 73: the same tokens by the same drafts, however much is shared."""
+    prompt = [*FIRST, *first_reply(family)][:shared] + QUESTION
+    target = family_target(family)
+    cold = Context(target, family_drafting(target))
+    expected, cold_steps, _ = run(target, prompt, 12, block_size=4, sampling=SEEDED, context=cold)
+    warm = after_first_turn(family)
+
+    tokens, steps, _ = run(target, prompt, 12, block_size=4, sampling=SEEDED, context=warm)
+
+    assert tokens == expected
+    assert [step.accepted for step in steps] == [step.accepted for step in cold_steps]
+    assert warm.tokens == [*prompt, *tokens[:-1]]
+
+
+@pytest.mark.parametrize("window", [None, 6], ids=["full drafter", "sliding drafter"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_conversation_that_goes_on_forwards_only_what_is_new(
+    family: str, window: int | None
+) -> None:
+    said = [*FIRST, *first_reply(family)]
+    context = after_first_turn(family, window)
+
+    assert context.reuse([*said, *QUESTION], draft=True) == len(said) - 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prompt_that_ends_in_other_words_is_found_again_before_its_end(family: str) -> None:
+    """Report 71: a template may repeat a reply otherwise than it opened it, by 3 to 22 tokens."""
+    for overrun in (3, 22):
+        context = after_first_turn(family)
+        prompt = [*FIRST[:-overrun], *QUESTION, *first_reply(family), *QUESTION]
+
+        reused = context.reuse(prompt, draft=True)
+
+        assert len(FIRST) - 33 <= reused <= len(FIRST) - overrun
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_another_answer_to_the_same_question_begins_at_the_prompts_end(family: str) -> None:
+    context = after_first_turn(family)
+
+    assert context.reuse(FIRST, draft=True) == len(FIRST) - 1
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "gemma3_text"])
+def test_the_question_before_the_last_is_still_within_reach(family: str) -> None:
+    context = after_first_turn(family)
+    target = family_target(family)
+    said = [*FIRST, *first_reply(family)]
+    run(target, [*said, *QUESTION, 7, 7], 9, block_size=4, context=context)
+
+    assert context.reuse([*FIRST, 1, 2], draft=True) >= len(FIRST) - 1
+
+
+def test_no_snapshot_is_taken_where_none_is_needed() -> None:
+    context = after_first_turn("llama")
+
+    assert context._snapshots == []
+
+
+def test_snapshots_do_not_pile_up() -> None:
+    context = after_first_turn("qwen3_5")
+    for turn in range(5):
+        context.prefill([turn] * 40, draft=True)
+
+    assert len(context._snapshots) == 4
+
+
+def test_an_unknown_cache_begins_again_every_turn() -> None:
+    """Plainly, and right."""
+    target = family_target("qwen3_5")
+    context = Context(target, None)
+    context.prefill(FIRST, draft=False)
+    context.cache[0].offset = -1  # as an interrupt would leave it, and as opaque caches always are
+    context._snapshots.clear()
+
+    assert context.reuse([*FIRST, 1, 2], draft=False) == 0
+    assert context.cache[0].offset == 0
