@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 
@@ -53,7 +54,7 @@ class Metal:
     "block_attention: twin, 33 rows", which implementation served each call.
     """
 
-    def __init__(self, metal_kernel: Callable[..., Kernel] = mx.fast.metal_kernel):
+    def __init__(self, metal_kernel: Callable[..., Any] = mx.fast.metal_kernel):
         self._metal_kernel = metal_kernel
         self._kernels: dict[str, Kernel] = {}
         self.ran: Counter[str] = Counter()
