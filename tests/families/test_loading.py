@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -43,7 +44,8 @@ def test_what_must_stay_exact_is_cast_to_no_other_dtype(tmp_path: Path, family: 
 
     model, config, _ = load_target(folder, mx.bfloat16, "cpu")
 
-    dtypes = {path.split(".")[-1]: array.dtype for path, array in tree_flatten(model.parameters())}
+    parameters: Any = tree_flatten(model.parameters())
+    dtypes = {path.split(".")[-1]: array.dtype for path, array in parameters}
     assert dtypes["A_log"] == mx.float32
     assert dtypes["weight"] == mx.bfloat16
     assert Target(model, config).dtype == mx.bfloat16

@@ -22,11 +22,12 @@ def _of_entry(entry: Any) -> list[mx.array]:
     if isinstance(entry, CacheList):
         return contents(entry.caches)
     if isinstance(entry, StateCache):
-        return [array for array in entry.cache if array is not None]
+        states: Any = entry.cache
+        return [array for array in states if array is not None]
     if isinstance(entry, SlidingCache):
         oldest = max(0, entry.offset - entry.max_size + 1)
         return list(entry.buffer.rows(oldest, entry.offset)) if entry.buffer else []
-    leaves = tree_flatten((entry.keys, entry.values))
+    leaves: Any = tree_flatten((entry.keys, entry.values))
     return [array[..., : entry.offset, :] for _, array in leaves]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import pytest
 
@@ -21,12 +23,14 @@ def feed(cache: SlidingCache, count: int) -> tuple[list[int], list[list[int]]]:
     mask = cache.make_mask(count, window_size=WINDOW)
     keys, values = cache.update_and_fetch(rows(begin, begin + count), -rows(begin, begin + count))
     assert mx.array_equal(keys, -values).item()
-    shown = [int(position) for position in keys[0, 0, :, 0].tolist()]
+    positions: Any = keys[0, 0, :, 0].tolist()
+    shown = [int(position) for position in positions]
     if not isinstance(mask, mx.array):
         seen = [[p for p in shown if p <= begin + i] for i in range(count)]
     else:
         assert mask.shape == (count, len(shown))
-        seen = [[p for p, on in zip(shown, row, strict=True) if on] for row in mask.tolist()]
+        masked: Any = mask.tolist()
+        seen = [[p for p, on in zip(shown, row, strict=True) if on] for row in masked]
     return shown, seen
 
 
