@@ -1,7 +1,7 @@
 """Import a GGUF target model: an MLX folder that mlx-lm loads, with the very numbers of the file.
 
-Q4_0, Q4_1, Q8_0, F16, F32 and BF16 are kept exactly (`gguf_types.py`); other types are refused by
-name. What belongs to a family of models is a table in `gguf_architectures.py`.
+Q4_0, Q4_1, Q8_0, F16, F32 and BF16 are kept exactly (`gguf_types.py`), K-quants nearly, where that
+is asked for (`gguf_kquants.py`); other types are refused by name. What belongs to a family of models is a table in `gguf_architectures.py`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import DFlashError
 from .gguf_architectures import ARCHITECTURES, Architecture, unpair
 from .gguf_file import GGUFFile, GGUFTensor, read_gguf
+from .gguf_kquants import NEARLY, dequantized, describe
+from .gguf_kquants import nearly as nearly_entries
 from .gguf_tokenizer import token_id, write_tokenizer
-from .gguf_types import AFFINE, GROUP, Rows, check_types, common_dtype, entries
+from .gguf_types import AFFINE, FLOATS, GROUP, Rows, check_types, common_dtype, entries
 from .safetensors_writer import Entry, write_safetensors
 
 TORCH_NAMES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
@@ -31,6 +35,7 @@ class Plan:
     entries: list[Entry]
     config: dict[str, Any]
     tensors: int  # of the GGUF file
+    notes: tuple[str, ...] = ()  # what is not exact, a sentence a type
 
     @property
     def nbytes(self) -> int:
@@ -43,17 +48,19 @@ def import_gguf(
     folder: Path,
     *,
     widen: bool = False,
+    nearly: bool = False,
+    floats: bool = False,
     generation: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """Write GGUF file `source` as an MLX model into the existing, empty `folder`.
 
-    `widen` stores floats as float32 instead of the smallest exact dtype (`plan_import`).
+    `widen`, `nearly` and `floats` are those of `plan_import`.
     `generation` are sampling defaults for its `generation_config.json`; `progress(done, total)`
     counts bytes of weights. Raises `DFlashError` for what cannot be imported exactly.
     """
     file = read_gguf(source)
-    plan = plan_import(file, widen=widen)
+    plan = plan_import(file, widen=widen, nearly=nearly, floats=floats)
     write_tokenizer(file, folder, plan.config)
     _write_json(folder / "config.json", plan.config)
     stops = {key: plan.config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
@@ -63,15 +70,18 @@ def import_gguf(
     return plan
 
 
-def plan_import(file: GGUFFile, *, widen: bool = False) -> Plan:
+def plan_import(
+    file: GGUFFile, *, widen: bool = False, nearly: bool = False, floats: bool = False
+) -> Plan:
     """Decide every tensor and the whole config, reading headers only (and small float tensors).
 
     All floats get one dtype: the smallest that holds each of them exactly, or float32 (`widen`),
-    for machines that compute float16 slowly.
+    for machines that compute float16 slowly. `nearly` takes K-quants too. `floats` quantizes
+    nothing: all weights become floats of that dtype.
     """
     architecture = _architecture(file)
     tensors = {name: t for name, t in file.tensors.items() if name not in architecture.derived}
-    check_types(tensors.values())
+    check_types(tensors.values(), NEARLY if nearly or floats else ())
     config = architecture.config(file)
     _check_names(file, architecture, config)
 
@@ -83,14 +93,26 @@ def plan_import(file: GGUFFile, *, widen: bool = False) -> Plan:
         path = architecture.module(stem)
         assert path is not None, "checked above"
         order = _order(tensor, architecture.heads(stem, config), config["head_dim"])
-        planned += entries(path, parameter, tensor, dtype, order)
-        if tensor.type in AFFINE:
-            bits[path] = AFFINE[tensor.type].bits
+        if floats and tensor.type not in FLOATS:
+            planned.append(_as_floats(f"{path}.{parameter}", tensor, dtype, order))
+        elif tensor.type in NEARLY:
+            planned += nearly_entries(path, tensor, dtype, order)
+            bits[path] = NEARLY[tensor.type]
+        else:
+            planned += entries(path, parameter, tensor, dtype, order)
+            if tensor.type in AFFINE:
+                bits[path] = AFFINE[tensor.type].bits
     config |= {"vocab_size": tensors["token_embd.weight"].shape[0]}
     config |= _token_ids(file) | {"torch_dtype": TORCH_NAMES[dtype]}
     if bits:
         config["quantization"] = _quantization(bits)
-    return Plan(planned, config, len(file.tensors))
+    notes = () if floats else tuple(describe(tensors.values()))
+    return Plan(planned, config, len(file.tensors), notes)
+
+
+def _as_floats(name: str, tensor: GGUFTensor, dtype: str, order: Rows) -> Entry:
+    kind = {"F16": np.float16, "F32": np.float32}[dtype]
+    return Entry(name, dtype, tensor.shape, lambda: order(dequantized(tensor)).astype(kind))
 
 
 def _architecture(file: GGUFFile) -> Architecture:

@@ -13,7 +13,7 @@ rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,15 +78,15 @@ AFFINE = {
 }
 
 
-def check_types(tensors: Iterable[GGUFTensor]) -> None:
-    """Raise `DFlashError` that names every type which cannot be kept exactly."""
+def check_types(tensors: Iterable[GGUFTensor], nearly: Collection[str] = ()) -> None:
+    """Raise `DFlashError` that names every type which is neither kept exactly nor in `nearly`."""
     refused: dict[str, int] = {}
     for tensor in tensors:
-        if tensor.type not in AFFINE and tensor.type not in FLOATS:
+        if tensor.type not in (*AFFINE, *FLOATS, *nearly):
             refused[tensor.type] = refused.get(tensor.type, 0) + 1
     if refused:
         found = ", ".join(f"{count} of type {name}" for name, count in sorted(refused.items()))
-        kept = ", ".join([*AFFINE, *FLOATS])
+        kept = ", ".join([*AFFINE, *FLOATS, *nearly])
         raise DFlashError(
             f"This GGUF holds tensors that cannot be imported ({found}): use a file of {kept}."
         )
@@ -99,7 +99,7 @@ def common_dtype(tensors: Iterable[GGUFTensor]) -> str:
     """
     tensors = list(tensors)
     types = {t.type for t in tensors}
-    if types & {"F16", *AFFINE}:
+    if types - {"BF16", "F32"}:
         candidate = "F16"
     elif "BF16" in types:
         candidate = "BF16"

@@ -31,11 +31,13 @@ class TensorInfo:
     shape: tuple[int, ...]
 
 
-def load_drafter(folder: str | Path, dtype: mx.Dtype | None = None) -> Drafter:
+def load_drafter(
+    folder: str | Path, dtype: mx.Dtype | None = None, *, lazy: bool = False
+) -> Drafter:
     """The drafter in a local folder, all of it or a `DFlashError` that says what is wrong.
 
     `dtype` (float32, bfloat16 or float16; default: as `fc` is stored) becomes the type of every
-    float, scales and biases of quantized layers included.
+    float, scales and biases of quantized layers included. `lazy` leaves the weights on the disk.
     """
     folder = Path(folder)
     raw = read_json(folder / "config.json")
@@ -54,7 +56,8 @@ def load_drafter(folder: str | Path, dtype: mx.Dtype | None = None) -> Drafter:
         for name, array in cast(dict[str, mx.array], mx.load(str(file))).items()
     ]
     drafter.load_weights(weights)
-    mx.eval(drafter.parameters())
+    if not lazy:
+        mx.eval(drafter.parameters())
     return drafter
 
 

@@ -13,7 +13,7 @@ from ..model_folder import read_header, read_json, weight_files
 from .download import cached_repository, fetch_repository
 from .embedded import NAME, SetupProgress, drafter_folder, ensure_target
 
-Role = Literal["target", "drafter"]
+Role = Literal["target", "drafter", "any"]
 Kind = Literal["embedded", "local", "hub"]
 
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -35,12 +35,12 @@ def resolve(
     """The folder of model `name`: None or "smollm2-135m", a local folder, or "org/name".
 
     What is on this machine is used without touching the network. Raises DFlashError if there is
-    no such model, it is incomplete, or it is not what `role` asks for.
+    no such model, it is incomplete, or it is not what `role` asks for ("any": either).
     """
     progress = progress or (lambda stage, done, total: None)
     if name is None or str(name) == NAME:
-        folder = ensure_target(progress) if role == "target" else drafter_folder()
-        return Resolved(folder, NAME if role == "target" else folder.name, "embedded")
+        folder = drafter_folder() if role == "drafter" else ensure_target(progress)
+        return Resolved(folder, folder.name if role == "drafter" else NAME, "embedded")
     place = Path(name).expanduser()
     if place.suffix.lower() == ".gguf":
         raise DFlashError(
