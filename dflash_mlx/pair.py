@@ -193,7 +193,14 @@ def default_sampling(generation_config: Mapping[str, Any]) -> Sampling:
     """How the model's `generation_config.json` wants it sampled; greedy where it does not say."""
     if generation_config.get("do_sample") is False or "temperature" not in generation_config:
         return Sampling()
-    known = ("temperature", "top_p", "min_p", "top_k", "repetition_penalty")
+    known = (
+        "temperature",
+        "top_p",
+        "min_p",
+        "top_k",
+        "repetition_penalty",
+        "repetition_context_size",
+    )
     given = {name: generation_config[name] for name in known if generation_config.get(name)}
     return Sampling(**given)
 

@@ -16,10 +16,12 @@ import pytest
 from mlx_lm import load
 from mlx_lm.utils import load_model, load_tokenizer
 
+from dflash_mlx.engine.options import Sampling
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import embedded as module
 from dflash_mlx.hub.embedded import SMOLLM2, drafter_folder, ensure_target
 from dflash_mlx.hub.resolve import check_model
+from dflash_mlx.pair import default_sampling
 from tests.hub.conftest import Embedded
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -51,8 +53,10 @@ def test_floats_are_stored_for_a_cpu(embedded: Embedded) -> None:
 def test_the_pairs_own_sampling_is_in_the_generation_config(embedded: Embedded) -> None:
     written = json.loads((embedded.make() / "generation_config.json").read_text())
     shipped = json.loads(SMOLLM2.defaults.read_text())
-    assert shipped["temperature"] > 0
     assert shipped.items() <= written.items()
+    assert default_sampling(written) == Sampling(
+        temperature=0.2, top_p=0.9, repetition_penalty=1.05, repetition_context_size=64
+    )
     assert written["eos_token_id"] == [2]
 
 
@@ -132,6 +136,7 @@ def test_an_interrupted_set_up_leaves_nothing_and_runs_again(
 WORKER = """
 import resource, sys, time
 from pathlib import Path
+from dflash_mlx.engine.options import Sampling
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub.embedded import ensure_target
 from tests.hub.fake_wheel import source_of
