@@ -68,6 +68,7 @@ def new_config(pair: Pair, settings: RunSettings) -> dict[str, Any]:
     heads = settings.heads or int(of_target["num_attention_heads"])
     taps = settings.taps or default_taps(target.num_layers)
     mask = settings.mask_token
+    cap = of_target.get("final_logit_softcapping")
     return {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
@@ -97,7 +98,7 @@ def new_config(pair: Pair, settings: RunSettings) -> dict[str, Any]:
         "dflash_config": {
             "mask_token_id": choose_mask_token(pair) if mask is None else mask,
             "target_layer_ids": list(taps),
-            **_scales(target),
+            **({"final_logit_softcapping": float(cap)} if cap else {}),
         },
     }
 
@@ -121,18 +122,6 @@ def _rope(of_target: Mapping[str, Any]) -> dict[str, Any]:
         "rope_theta": float(theta),
         "rope_scaling": None if kind == "default" else scaling,
     }
-
-
-def _scales(target: Target) -> dict[str, Any]:
-    """What some families do to embeddings and logits, which the drafter must do alike."""
-    family = str(target.text_config.get("model_type", ""))
-    scales: dict[str, Any] = {}
-    if family.startswith("gemma"):
-        scales["input_embedding_scale"] = float(target.hidden_size) ** 0.5
-    cap = target.text_config.get("final_logit_softcapping")
-    if cap:
-        scales["final_logit_softcapping"] = float(cap)
-    return scales
 
 
 def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -7,7 +7,7 @@ T taps of D values a token.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -71,7 +71,7 @@ class CachedFeatures:
         """Bytes on disk."""
         return int(self._starts[-1]) * self._width * 2
 
-    def build(self, identity: str, batch_tokens: int) -> Iterator[tuple[int, int]]:
+    def build(self, identity: str, batch_tokens: int) -> Generator[tuple[int, int]]:
         """Compute what is not there yet, yielding (tokens done, tokens in all).
 
         `identity` names the target's weights. Raises DFlashError where the disk is too small, or a

@@ -7,7 +7,7 @@ the cost; the last steps of a run use the whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -15,7 +15,6 @@ import numpy as np
 from ..drafter import Drafter
 from ..target.model import Target
 from .conversations import Conversation, Ids
-from .initial import plain_weight
 
 
 def frequent_tokens(conversations: Sequence[Conversation], count: int, vocabulary: int) -> Ids:
@@ -30,29 +29,17 @@ class TrainingHead:
     """Hidden rows [..., D] to logits: of the whole vocabulary, or of the tokens `frequent` [N]."""
 
     def __init__(self, target: Target, drafter: Drafter, frequent: Ids | None = None):
-        self._target = target
         self._drafter = drafter
+        self._head: Callable[[mx.array], mx.array] = target.head
         self._places: Ids | None = None
-        self._table: mx.array | None = None
         if frequent is not None:
+            self._head = target.head_rows(frequent.tolist())
             self._places = np.full(target.vocab_rows, -1, np.int32)
             self._places[frequent] = np.arange(len(frequent))
-            self._table = head_rows(target, frequent)
-            mx.eval(self._table)
 
     def __call__(self, hidden: mx.array) -> mx.array:
-        if self._table is None:
-            return self._drafter.logits(hidden, self._target.head)
-        table = self._table
-        return self._drafter.logits(hidden, lambda rows: rows @ table.T)
+        return self._drafter.logits(hidden, self._head)
 
     def places(self, labels: Ids) -> mx.array:
         """Token ids as columns of the logits; -1 for a token that this head does not know."""
         return mx.array(labels if self._places is None else self._places[labels])
-
-
-def head_rows(target: Target, tokens: Ids) -> mx.array:
-    """The rows [N, D] of the target's head for some tokens, dequantized."""
-    head = getattr(target.model, "lm_head", None)
-    module = target.body.embed_tokens if head is None else head
-    return plain_weight(module)[mx.array(tokens)].astype(target.dtype)

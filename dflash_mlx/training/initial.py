@@ -96,9 +96,10 @@ def drafter_weights(folder: Path, drafter: Drafter) -> Weights:
 
 def final_norm(target: Target) -> mx.array:
     """The weight of the target's last norm [D], float32; ones where it is of another kind."""
-    norm = target.body.norm
-    plain = type(norm) is nn.RMSNorm
-    return norm.weight.astype(mx.float32) if plain else mx.ones((target.hidden_size,))
+    norm = getattr(target.body, "norm", None)
+    if type(norm) is not nn.RMSNorm:
+        return mx.ones((target.hidden_size,))
+    return norm.weight.astype(mx.float32)
 
 
 def plain_weight(module: nn.Module) -> mx.array:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..drafter.checkpoint import read_json
 from ..errors import DFlashError, UsageError
 from ..hub.resolve import resolve
 from ..hub.store import atomic_folder
+from ..model_folder import read_json
 from ..pair import Pair
 from ..target.model import Target
 from . import memory
@@ -33,7 +33,7 @@ from .initial import Weights, drafter_weights, flat, random_weights, target_weig
 from .plots import write_plot
 from .settings import RunSettings, gather, to_json
 from .trainer import StepReport, Trainer
-from .walking import Acceptance, walk_all
+from .walking import Acceptance, Walker
 
 CHANGEABLE = {
     "data", "epochs", "steps", "learning_rate", "warmup", "clip", "features", "head_rows",
@@ -178,11 +178,10 @@ class Run:
     def _evaluate(self, trainer: Trainer) -> EvalReport:
         """Walk some greedy conversations of each side; keep the drafter if it is the best yet."""
         begin = time.perf_counter()
-        drafter, stop_tokens = trainer.trained(), self.pair.stop_tokens
+        walker = Walker(self.target, trainer.trained(), self.pair.stop_tokens)
+        count = self.settings.eval_conversations
         sides = [
-            walk_all(
-                self.target, drafter, greedy(side)[: self.settings.eval_conversations], stop_tokens
-            )
+            walker.walk_all(greedy(side)[:count])
             for side in (self.corpus.train, self.corpus.heldout)
         ]
         deciding = sides[1] if sides[1].accepted else sides[0]

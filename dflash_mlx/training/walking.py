@@ -58,99 +58,104 @@ class Acceptance:
         self.matches += other.matches
 
 
-def walk_all(
-    target: Target,
-    drafter: Drafter,
-    conversations: Iterable[Conversation],
-    stop_tokens: frozenset[int],
-    block_size: int | None = None,
-) -> Acceptance:
-    """Walk every answer of the conversations, greedily. See `walk`."""
-    total = Acceptance()
-    for item in conversations:
-        total.add(walk(target, drafter, item, stop_tokens, block_size))
-    return total
+@dataclass
+class Walker:
+    """Walks answers with a drafter of `target`, which has its taps, greedily.
 
-
-def walk(
-    target: Target,
-    drafter: Drafter,
-    item: Conversation,
-    stop_tokens: frozenset[int],
-    block_size: int | None = None,
-) -> Acceptance:
-    """The rounds in which the engine would serve a conversation's answers.
-
-    An answer that ends in a stop token had no limit; any other was cut at its length, and its last
-    rounds draft no further than that. `target` must have the drafter's taps.
+    `rows` are the rows of a block (None: the drafter's own). Drafts come from the drafter's draft
+    vocabulary if it has one.
     """
-    whole = block_size or drafter.config.block_size
-    total, taps = Acceptance(), None
-    for begin, end in item.answers:
-        if end - begin < 2:
-            continue  # prefill's token is all there is
-        if taps is None:
-            tokens = make_batch([item], [0], [np.zeros(0, np.int32)], whole).tokens
-            taps = compute_taps(target, tokens)
-        limited = int(item.ids[end - 1]) not in stop_tokens
-        anchors = np.arange(begin, end - 1, dtype=np.int32)
-        right = _matches(target, drafter, item, taps, anchors, whole)
-        total.matches += right.tolist()
-        short: dict[int, int] = {}
-        for rows in range(2, whole) if limited else ():
-            if (anchor := end - 1 - rows) >= begin:
-                only = np.array([anchor], np.int32)
-                short[rows] = int(_matches(target, drafter, item, taps, only, rows)[0])
-        _rounds(total, begin, end, whole, limited, right.tolist(), short)
-    return total
 
+    target: Target
+    drafter: Drafter
+    stop_tokens: frozenset[int]
+    rows: int | None = None
 
-def _rounds(
-    total: Acceptance,
-    begin: int,
-    end: int,
-    whole: int,
-    limited: bool,
-    right: list[int],
-    short: dict[int, int],
-) -> None:
-    """Walk one answer: `right[i]` drafts are right behind anchor `begin + i` in a whole block.
+    def __post_init__(self) -> None:
+        vocabulary = self.drafter.config.draft_vocab
+        self._head = self.target.head_rows(vocabulary) if vocabulary else None
+        self._whole = self.rows or self.drafter.config.block_size
 
-    `short[rows]` are right in the shorter block of a limited answer's end.
-    """
-    anchor = begin
-    while (left := end - 1 - anchor) > 0:
-        rows = min(whole, left) if limited else whole
-        matched = right[anchor - begin] if rows == whole else short.get(rows, 0)
-        emitted = min(matched + 1, left)
-        total.accepted.append(min(matched, emitted))
-        total.drafted.append(rows - 1)
-        anchor += emitted
+    def walk_all(self, conversations: Iterable[Conversation]) -> Acceptance:
+        """The rounds of every answer of the conversations. See `walk`."""
+        total = Acceptance()
+        for item in conversations:
+            total.add(self.walk(item))
+        return total
 
+    def walk(self, item: Conversation) -> Acceptance:
+        """The rounds in which the engine would serve a conversation's answers.
 
-def _matches(
-    target: Target, drafter: Drafter, item: Conversation, taps: mx.array, anchors: Ids, rows: int
-) -> Ids:
-    """How many drafts behind each anchor are right, up to the first wrong one or the answer's end.
+        An answer that ends in a stop token had no limit; any other was cut at its length, and its
+        last rounds draft no further than that.
+        """
+        whole, total, taps = self._whole, Acceptance(), None
+        for begin, end in item.answers:
+            if end - begin < 2:
+                continue  # prefill's token is all there is
+            if taps is None:
+                tokens = make_batch([item], [0], [np.zeros(0, np.int32)], whole).tokens
+                taps = compute_taps(self.target, tokens)
+            limited = int(item.ids[end - 1]) not in self.stop_tokens
+            anchors = np.arange(begin, end - 1, dtype=np.int32)
+            right = self._matches(item, taps, anchors, whole).tolist()
+            total.matches += right
+            short: dict[int, int] = {}
+            for rows in range(2, whole) if limited else ():
+                if (anchor := end - 1 - rows) >= begin:
+                    only = np.array([anchor], np.int32)
+                    short[rows] = int(self._matches(item, taps, only, rows)[0])
+            self._rounds(total, begin, end, limited, right, short)
+        return total
 
-    The head sees row k only of the blocks whose drafts are right up to there: few, mostly.
-    """
-    found = []
-    for start in range(0, len(anchors), _ANCHORS):
-        part = anchors[start : start + _ANCHORS]
-        batch = make_batch([item], [0], [part], rows)
-        embeddings = target.embed(mx.array(batch.blocks(drafter.config.mask_token_id)))
-        embeddings = embeddings * drafter.config.embedding_scale
-        hidden = hidden_states(drafter, taps, embeddings, mx.array(batch.anchors))[0]
-        matched = np.zeros(len(part), np.int32)
-        alive = np.arange(len(part))
-        for k in range(rows - 1):
-            alive = alive[batch.valid[0, alive, k]]
-            if not len(alive):
-                break
-            logits = drafter.logits(hidden[mx.array(alive), k + 1], target.head)
-            drafts = np.array(mx.argmax(logits.astype(mx.float32), axis=-1))
-            alive = alive[drafts == batch.labels[0, alive, k]]
-            matched[alive] += 1
-        found.append(matched)
-    return np.concatenate(found)
+    def _rounds(
+        self,
+        total: Acceptance,
+        begin: int,
+        end: int,
+        limited: bool,
+        right: list[int],
+        short: dict[int, int],
+    ) -> None:
+        """Walk one answer: `right[i]` drafts are right behind anchor `begin + i` in a whole block.
+
+        `short[rows]` are right in the shorter block of a limited answer's end.
+        """
+        anchor = begin
+        while (left := end - 1 - anchor) > 0:
+            rows = min(self._whole, left) if limited else self._whole
+            matched = right[anchor - begin] if rows == self._whole else short.get(rows, 0)
+            emitted = min(matched + 1, left)
+            total.accepted.append(min(matched, emitted))
+            total.drafted.append(rows - 1)
+            anchor += emitted
+
+    def _matches(self, item: Conversation, taps: mx.array, anchors: Ids, rows: int) -> Ids:
+        """How many drafts behind each anchor are right, before the first wrong or the answer's end.
+
+        The head sees row k only of the blocks whose drafts are right up to there: few, mostly.
+        """
+        found, config = [], self.drafter.config
+        for start in range(0, len(anchors), _ANCHORS):
+            part = anchors[start : start + _ANCHORS]
+            batch = make_batch([item], [0], [part], rows)
+            embeddings = self.target.embed(mx.array(batch.blocks(config.mask_token_id)))
+            embeddings = embeddings * config.embedding_scale
+            hidden = hidden_states(self.drafter, taps, embeddings, mx.array(batch.anchors))[0]
+            matched = np.zeros(len(part), np.int32)
+            alive = np.arange(len(part))
+            for k in range(rows - 1):
+                alive = alive[batch.valid[0, alive, k]]
+                if not len(alive):
+                    break
+                drafts = self._drafts(hidden[mx.array(alive), k + 1])
+                alive = alive[drafts == batch.labels[0, alive, k]]
+                matched[alive] += 1
+            found.append(matched)
+        return np.concatenate(found)
+
+    def _drafts(self, hidden: mx.array) -> Ids:
+        """The likeliest token of each hidden row [N, D]."""
+        logits = self.drafter.logits(hidden, self._head or self.target.head)
+        best = mx.argmax(logits.astype(mx.float32), axis=-1)
+        return np.array(best if self._head is None else self._head.ids[best])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dflash_mlx.drafter import Drafter
 from dflash_mlx.training.conversations import conversation
-from dflash_mlx.training.walking import Acceptance, walk
+from dflash_mlx.training.walking import Acceptance, Walker
 from tests.training.conftest import Lesson
 from tests.training.tiny import served
 
@@ -24,7 +26,7 @@ def drafter(lesson: Lesson) -> Drafter:
 def test_walked_is_served(lesson: Lesson, drafter: Drafter, prompt: list[int], rows: int) -> None:
     accepted, answer = served(lesson.target, drafter, prompt, LIMIT, rows)
     item = conversation(prompt + answer, [False] * len(prompt) + [True] * LIMIT)
-    assert walk(lesson.target, drafter, item, frozenset(), rows).accepted == accepted
+    assert Walker(lesson.target, drafter, frozenset(), rows).walk(item).accepted == accepted
 
 
 def test_the_lesson_is_worth_walking(lesson: Lesson, drafter: Drafter) -> None:
@@ -41,7 +43,7 @@ def test_an_answer_that_stops_is_walked_as_it_is_served(
     stop = lesson.answer[length]
     accepted, answer = served(lesson.target, drafter, lesson.prompt, LIMIT, stop=stop)
     item = conversation(lesson.prompt + answer, [False] * 5 + [True] * len(answer))
-    assert walk(lesson.target, drafter, item, frozenset([stop])).accepted == accepted
+    assert Walker(lesson.target, drafter, frozenset([stop])).walk(item).accepted == accepted
 
 
 def test_every_turn_of_a_conversation_is_walked(lesson: Lesson, drafter: Drafter) -> None:
@@ -49,8 +51,18 @@ def test_every_turn_of_a_conversation_is_walked(lesson: Lesson, drafter: Drafter
     later = [*lesson.prompt, *answer, 8, 9]
     second, reply = served(lesson.target, drafter, later, 20)
     flags = [False] * 5 + [True] * 20 + [False] * 2 + [True] * 20
-    walked = walk(lesson.target, drafter, conversation(later + reply, flags), frozenset())
+    walked = Walker(lesson.target, drafter, frozenset()).walk(conversation(later + reply, flags))
     assert walked.accepted == first + second
+
+
+def test_a_draft_vocabulary_is_walked_as_it_is_served(lesson: Lesson) -> None:
+    drafter = lesson.drafter(lesson.whole)
+    ids = tuple(sorted(set(lesson.answer[:40])))
+    accepted, answer = served(lesson.target, drafter, lesson.prompt, LIMIT, vocabulary=ids)
+    drafter.config = replace(drafter.config, draft_vocab=ids)
+    item = conversation(lesson.prompt + answer, [False] * 5 + [True] * LIMIT)
+    assert Walker(lesson.target, drafter, frozenset()).walk(item).accepted == accepted
+    assert 0 < sum(accepted) < sum(served(lesson.target, drafter, lesson.prompt, LIMIT)[0])
 
 
 def test_figures_are_pooled_over_rounds() -> None:

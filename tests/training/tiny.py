@@ -115,9 +115,12 @@ def served(
     limit: int,
     rows: int = 8,
     stop: int | None = None,
+    vocabulary: tuple[int, ...] | None = None,
 ) -> tuple[list[int], list[int]]:
     """Through the engine: the drafts accepted in each round, and the tokens."""
-    return _decode(Context(target, BlockDrafting(target, drafter)), prompt, limit, rows, stop)
+    head = target.head_rows(vocabulary) if vocabulary else None
+    drafting = BlockDrafting(target, drafter, head)
+    return _decode(Context(target, drafting), prompt, limit, rows, stop)
 
 
 def _decode(

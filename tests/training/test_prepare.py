@@ -1,0 +1,189 @@
+"""`train prepare`: the target's own answers, through its own template, once each, and resumable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dflash_mlx.api import generate
+from dflash_mlx.errors import UsageError
+from dflash_mlx.pair import Pair
+from dflash_mlx.training.conversations import Conversation, read_conversations
+from dflash_mlx.training.loops import loop_start
+from dflash_mlx.training.prepare import Prepare, PrepareReport
+from dflash_mlx.training.prompts import make_plans, read_prompts
+from dflash_mlx.training.settings import PrepareSettings
+from dflash_mlx.training.template import take_apart
+from dflash_mlx.training.topics import questions
+from tests.tiny_folders import tiny_pair
+
+LENGTH = 80
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return tiny_pair()
+
+
+def prompts_file(tmp_path: Path, *records: object) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def short_prompts(tmp_path: Path, count: int) -> Path:
+    return prompts_file(tmp_path, *({"text": f"{number}?"} for number in range(count)))
+
+
+def settings(path: Path | None = None, **changes: object) -> PrepareSettings:
+    given = {"length": LENGTH, "long_share": 0.0, "sampled": 0.0, "slots": 4, "heldout": 0.0}
+    files = {"prompts": [path]} if path else {}
+    return PrepareSettings(**{**given, **files, **changes})  # type: ignore[arg-type]
+
+
+def prepared(
+    pair: Pair, folder: Path, chosen: PrepareSettings
+) -> tuple[list[Conversation], list[PrepareReport]]:
+    reports = list(Prepare(pair, chosen, folder, "tiny").run())
+    return read_conversations(folder / "train.jsonl"), reports
+
+
+def test_a_greedy_answer_is_what_the_engine_serves(pair: Pair, tmp_path: Path) -> None:
+    """Side by side in slots, of different lengths, as alone: same template, same tokens."""
+    texts = ["Hi", "What is the sea?", "Say something long and dull, please."]
+    path = prompts_file(tmp_path, *({"text": text} for text in texts))
+    talks, _ = prepared(pair, tmp_path / "data", settings(path, slots=2))
+    assert len(talks) == 3
+    by_prompt = {tuple(talk.ids[: talk.answers[0][0]].tolist()): talk for talk in talks}
+    for text in texts:
+        prompt = pair.encode(pair.render([{"role": "user", "content": text}]))
+        talk = by_prompt[tuple(prompt)]
+        [(begin, end)] = talk.answers
+        alone = generate(pair, prompt, max_tokens=end - begin, draft=False, temperature=0.0)
+        assert talk.ids[begin:end].tolist() == alone.tokens
+
+
+def test_turns_of_a_file_are_asked_one_after_another(pair: Pair, tmp_path: Path) -> None:
+    words = ["Hello there", "And now?"]
+    messages = [{"role": "user", "content": words[0]}, {"role": "assistant", "content": "not this"}]
+    messages.append({"role": "user", "content": words[1]})
+    path = prompts_file(tmp_path, {"messages": messages})
+    [talk], _ = prepared(pair, tmp_path / "data", settings(path, length=160))
+    text = pair.tokenizer.decode(talk.ids.tolist())
+    assert words[0] in text
+    assert "not this" not in text
+    if len(talk.answers) == 2:  # else the first answer took all the room, or went in circles
+        between = talk.ids[talk.answers[0][1] : talk.answers[1][0]].tolist()
+        assert pair.tokenizer.decode(between) == f"\n<|im_start|>user\n{words[1]}<|im_end|>\n" + (
+            "<|im_start|>assistant\n"
+        )
+
+
+def test_the_target_begins_conversations_itself(pair: Pair, tmp_path: Path) -> None:
+    talks, reports = prepared(pair, tmp_path, settings(own=4, length=110))
+    opening = take_apart(pair, None, None).opening
+    assert reports[-1].done == reports[-1].total == 4
+    for talk in talks:
+        assert talk.ids[: len(opening)].tolist() == opening
+        assert talk.answers[0][0] > len(opening)  # the user said something
+        assert len(talk) <= 110
+
+
+def test_only_the_assistants_words_are_marked(pair: Pair, tmp_path: Path) -> None:
+    talks, _ = prepared(pair, tmp_path, settings(topics=4, length=150, turns=3))
+    reply = take_apart(pair, None, None).reply
+    for talk in talks:
+        for begin, end in talk.answers:
+            assert talk.ids[begin - len(reply) : begin].tolist() == reply
+            ended = int(talk.ids[end - 1]) in pair.stop_tokens
+            assert ended or end == len(talk)
+            assert not set(talk.ids[begin : end - 1].tolist()) & pair.stop_tokens
+
+
+def test_no_answer_goes_round_in_circles(pair: Pair, tmp_path: Path) -> None:
+    talks, reports = prepared(pair, tmp_path, settings(topics=8, length=200, slots=8))
+    assert all(
+        loop_start(talk.ids[begin:end].tolist()) is None
+        for talk in talks
+        for begin, end in talk.answers
+    )
+    assert reports[-1].looped > 0  # greedy noise does loop, so this says something
+
+
+def test_an_interrupted_stage_goes_on_and_repeats_nothing(pair: Pair, tmp_path: Path) -> None:
+    chosen = settings(short_prompts(tmp_path, 6), slots=2)
+    stage: Iterator[PrepareReport] = Prepare(pair, chosen, tmp_path, "tiny").run(lambda: True)
+    assert [report.done for report in stage] == [0, 1]
+    with (tmp_path / "written.jsonl").open("a") as file:
+        file.write('{"key": "half a li')
+    talks, reports = prepared(pair, tmp_path, chosen)
+    assert [report.done for report in reports] == [1, 2, 3, 4, 5, 6]
+    assert len({talk.prompt for talk in talks}) == len(talks) == 6
+
+
+def test_more_can_be_asked_for_later(pair: Pair, tmp_path: Path) -> None:
+    prepared(pair, tmp_path, settings(topics=2))
+    _, reports = prepared(pair, tmp_path, settings(topics=2, own=1))
+    assert (reports[0].done, reports[-1].done) == (2, 3)
+
+
+def test_the_sides_share_no_question(pair: Pair, tmp_path: Path) -> None:
+    train, _ = prepared(
+        pair, tmp_path, settings(short_prompts(tmp_path, 30), heldout=0.3, length=45, slots=30)
+    )
+    heldout = read_conversations(tmp_path / "heldout.jsonl")
+    assert len(train) + len(heldout) == 30
+    assert heldout
+    assert not {talk.prompt for talk in train} & {talk.prompt for talk in heldout}
+
+
+def test_the_manifest_says_who_wrote_and_how(pair: Pair, tmp_path: Path) -> None:
+    prepared(pair, tmp_path, settings(topics=2, thinking=False))
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["target"] == pair.configuration.model
+    assert manifest["target_fingerprint"] == "tiny"
+    assert manifest["settings"]["thinking"] is False
+
+
+def test_sampled_and_long_conversations_have_their_share() -> None:
+    plans = make_plans(PrepareSettings(own=400, sampled=0.3, long_share=0.1))
+    assert 80 < sum(plan.temperature == 0.7 for plan in plans) < 160
+    long = [plan.length == 2048 for plan in plans]
+    assert 20 < sum(long) < 60
+    assert long == sorted(long)
+
+
+def test_a_plan_is_the_same_whatever_else_is_asked_for() -> None:
+    few = make_plans(PrepareSettings(topics=5))
+    many = {plan.prompt.key: plan for plan in make_plans(PrepareSettings(topics=5, own=9))}
+    assert all(many[plan.prompt.key] == plan for plan in few)
+
+
+def test_a_prompt_asked_twice_is_planned_once(tmp_path: Path) -> None:
+    path = prompts_file(tmp_path, {"text": "A"}, {"text": "B"}, {"text": "A"})
+    assert len(make_plans(settings(path))) == 2
+
+
+def test_built_in_questions_are_many_and_different() -> None:
+    assert len(set(questions(2000, 0))) == 2000
+    assert questions(50, 0) == questions(50, 0) != questions(50, 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["nope", "{}", '{"text": ""}', '{"messages": []}', '{"messages": [{"role": "user"}]}', "[1]"],
+)
+def test_a_bad_prompt_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"text": "good"}\n\n' + line + "\n")
+    with pytest.raises(UsageError, match=r"bad\.jsonl, line 3"):
+        read_prompts(path)
+
+
+def test_instructions_reach_the_target(pair: Pair, tmp_path: Path) -> None:
+    path = prompts_file(tmp_path, {"text": "Hi"})
+    [talk], _ = prepared(pair, tmp_path / "data", settings(path, system="Be brief."))
+    assert pair.tokenizer.decode(talk.ids.tolist()).startswith("<|im_start|>system\nBe brief.")
