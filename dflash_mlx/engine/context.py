@@ -72,7 +72,8 @@ class Context:
 
     def _go_back(self, common: int, drafting: Drafting | None) -> int:
         """Bring the caches back to `common` tokens, or to a snapshot, or to none; says which."""
-        if reaches(self.cache, common) and (drafting is None or drafting.reaches(common)):
+        drafter_reaches = drafting is None or drafting.reaches(common)
+        if common and drafter_reaches and reaches(self.cache, common):
             rewind(self.cache, common)
             if drafting is not None:
                 drafting.rewind(common)

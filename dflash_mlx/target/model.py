@@ -111,9 +111,12 @@ class Target:
         unknown = sorted({type(entry).__name__ for entry in cache if not kind(entry).known})
         if unknown:
             return f"its {' and '.join(unknown)} cannot be rolled back"
-        self.noted_forward(mx.array([[0, 0]]), cache)  # lazy: nothing is computed
-        if any(kind(entry).length != 2 for entry in cache):
-            return "its recurrent layers do not count their rows"
+        try:
+            with self.round(cache, 2) as turn:  # lazy: nothing is computed
+                turn.forward(mx.array([[0, 0]]))
+                turn.commit(1)
+        except (RuntimeError, ValueError, TypeError) as error:
+            return f"its layers cannot be run again over a part of a block ({error})"
         return None
 
     def round(self, cache: Sequence[Any], rows: int) -> Round:

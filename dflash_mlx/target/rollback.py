@@ -92,7 +92,11 @@ class Round:
                 again.append(entry)
         if again:
             self._target.replay.run(self._notes, again, rows)
-            mx.async_eval([entry.state for entry in again])
+            if not all(
+                each.reaches(start + rows)
+                for each, start in zip(self._kinds, self._starts, strict=True)
+            ):
+                raise RuntimeError("a recurrent layer does not say how many rows it has seen")
 
     def __exit__(
         self,

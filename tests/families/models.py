@@ -139,6 +139,11 @@ FAMILIES = tuple(CONFIGS)
 BITS = (None, 4, 8)
 
 
+def attention_config() -> dict[str, Any]:
+    """What all families have in common, of their configs."""
+    return dict(_ATTENTION)
+
+
 def build(family: str, **changes: Any) -> nn.Module:
     """A new random model of the family, its config with some `changes`."""
     module = import_module(f"mlx_lm.models.{family}")

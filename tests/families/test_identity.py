@@ -7,7 +7,8 @@ from functools import cache
 import pytest
 
 from dflash_mlx.engine.options import Sampling
-from tests.families.models import FAMILIES, family_drafting, family_target
+from dflash_mlx.target.model import Target
+from tests.families.models import FAMILIES, build, config_of, family_drafting, family_target
 from tests.tiny import Script, run
 
 PROMPT = [5, 17, 99, 3, 120, 44, 61, 8, 30, 2]
@@ -66,3 +67,17 @@ def test_a_real_drafter_changes_no_token(family: str, sampling: str) -> None:
 
     assert tokens == plain(family, None, sampling)
     assert any(step.drafted == BLOCK - 1 for step in steps)
+
+
+@pytest.mark.parametrize("scripted", [True, False])
+def test_80_tokens_past_a_window_of_24(scripted: bool) -> None:
+    """Report 1: rejected drafts must not stay in a window that is full."""
+    model = build("gemma3_text", sliding_window=24)
+    target = Target(model, config_of("gemma3_text"), (0, 2))
+    truth, _, _ = run(target, PROMPT, 80)
+    assert len(set(truth)) > 20
+    drafting = Script(truth, len(PROMPT), ACCEPTS) if scripted else family_drafting(target)
+
+    tokens, _, _ = run(target, PROMPT, 80, drafting=drafting, block_size=BLOCK)
+
+    assert tokens == truth

@@ -1,0 +1,96 @@
+"""Architectures that nobody listed: they draft if their caches go back, else run plainly."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import CacheList
+
+from dflash_mlx.engine.context import Context
+from dflash_mlx.target.model import Target
+from tests.families.models import WINDOW, attention_config
+from tests.families.test_identity import ACCEPTS, BLOCK, LENGTH, PROMPT
+from tests.tiny import Script, randomize, run
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "olmo3": {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
+    "cohere2": {"num_hidden_layers": 4, "sliding_window": WINDOW, "sliding_window_pattern": 2},
+    "gemma2": {"query_pre_attn_scalar": 16},
+    "falcon_h1": {  # attention and Mamba-2 side by side, in one layer
+        "mamba_d_ssm": 32,
+        "mamba_d_state": 8,
+        "mamba_d_head": 8,
+        "mamba_n_heads": 4,
+    },
+    "jamba": {  # its Mamba layers do not say how far they are
+        "attn_layer_offset": 1,
+        "attn_layer_period": 2,
+        "expert_layer_offset": 1,
+        "expert_layer_period": 2,
+        "mamba_d_conv": 4,
+        "mamba_d_state": 8,
+        "mamba_expand": 1,
+        "num_experts": 1,
+        "num_experts_per_tok": 1,
+    },
+}
+
+
+@cache
+def target_of(family: str) -> Target:
+    """A tiny random model of the architecture."""
+    config = {"model_type": family, **attention_config(), **CONFIGS[family]}
+    module = import_module(f"mlx_lm.models.{family}")
+    model = module.Model(module.ModelArgs.from_dict(config))
+    randomize(model, seed=3)
+    return Target(model, config, (0, 1))
+
+
+@pytest.mark.parametrize("family", ["olmo3", "cohere2", "gemma2", "falcon_h1"])
+def test_it_drafts_if_its_caches_can_go_back(family: str) -> None:
+    target = target_of(family)
+    assert target.rollback_refusal() is None
+    truth, _, _ = run(target, PROMPT, LENGTH)
+    script = Script(truth, len(PROMPT), ACCEPTS)
+
+    tokens, _, _ = run(target, PROMPT, LENGTH, drafting=script, block_size=BLOCK)
+
+    assert tokens == truth
+    assert len(set(truth)) > 4
+    assert script.rounds > 6
+
+
+def test_one_that_cannot_says_why_and_runs_plainly() -> None:
+    target = target_of("jamba")
+    context = Context(target, None)
+    first, _, _ = run(target, PROMPT, LENGTH, context=context)
+    for prompt in ([*PROMPT, *first, 3], [77, *PROMPT]):
+        expected, _, _ = run(target, prompt, 6)
+
+        tokens, _, _ = run(target, prompt, 6, context=context)
+
+        assert tokens == expected
+    assert target.rollback_refusal() == (
+        "its layers cannot be run again over a part of a block (a recurrent layer does not say how"
+        " many rows it has seen)"
+    )
+
+
+def test_several_caches_in_one_layer_go_back() -> None:
+    assert isinstance(target_of("falcon_h1").make_cache()[0], CacheList)
+
+
+def test_to_ask_whether_it_can_computes_nothing() -> None:
+    target = target_of("falcon_h1")
+    mx.eval(target.model.parameters())
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+
+    assert target.rollback_refusal() is None
+
+    assert mx.get_peak_memory() <= before + 1000  # the tokens themselves
