@@ -23,8 +23,10 @@ constexpr int KEYS = D * sizeof(T) <= 256 ? 32 : D * sizeof(T) <= 512 ? 16 : 8;
 constexpr int STRIDE = D + 16 / sizeof(T);  // shifts each key to other memory banks
 constexpr int PARTS = D / 8;
 constexpr int QUADS = D / 4;
-threadgroup T key_tile[KEYS * STRIDE];
-threadgroup T value_tile[KEYS * STRIDE];
+threadgroup vec<T, 4> key_quads[KEYS * STRIDE / 4];
+threadgroup vec<T, 4> value_quads[KEYS * STRIDE / 4];
+const threadgroup T* key_tile = (const threadgroup T*)key_quads;
+const threadgroup T* value_tile = (const threadgroup T*)value_quads;
 
 const int rows = settings[ROWS], length = settings[LENGTH], window = settings[WINDOW];
 const int origin = settings[FIRST], total = settings[GROUP] * rows;
@@ -71,8 +73,8 @@ for (int tile = max(begin, split * SPLIT) / KEYS * KEYS; tile < stop; tile += KE
       k = *(const device vec<T, 4>*)(block_keys + at);
       v = *(const device vec<T, 4>*)(block_values + at);
     }
-    *(threadgroup vec<T, 4>*)(key_tile + key * STRIDE + part) = k;
-    *(threadgroup vec<T, 4>*)(value_tile + key * STRIDE + part) = v;
+    key_quads[(key * STRIDE + part) / 4] = k;
+    value_quads[(key * STRIDE + part) / 4] = v;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (row0 >= total) continue;
@@ -82,10 +84,10 @@ for (int tile = max(begin, split * SPLIT) / KEYS * KEYS; tile < stop; tile += KE
     for (int n = 0; n < KEYS / 8; n++) scores[t][n] = simdgroup_float8x8(0.0f);
   for (int p = 0; p < PARTS; p++) {
     simdgroup_float8x8 left[TILES], right;
-    for (int t = 0; t < TILES; t++) left[t].thread_elements() = float2(query[t][p]);
+    for (int t = 0; t < TILES; t++) mine(left[t]) = float2(float(query[t][p][0]), float(query[t][p][1]));
     for (int n = 0; n < KEYS / 8; n++) {
       const int at = (8 * n + my_column) * STRIDE + 8 * p + my_row;
-      right.thread_elements() = float2(float(key_tile[at]), float(key_tile[at + STRIDE]));
+      mine(right) = float2(float(key_tile[at]), float(key_tile[at + STRIDE]));
       for (int t = 0; t < TILES; t++)
         simdgroup_multiply_accumulate(scores[t][n], left[t], right, scores[t][n]);
     }
@@ -97,8 +99,8 @@ for (int tile = max(begin, split * SPLIT) / KEYS * KEYS; tile < stop; tile += KE
       for (int e = 0; e < 2; e++) {
         const int place = tile + 8 * n + my_column + e - origin;
         const bool seen = place >= 0 && place < length + rows && sees(place - behind[t], window, causal);
-        const float score = seen ? scores[t][n].thread_elements()[e] * scale[0] : NOTHING;
-        scores[t][n].thread_elements()[e] = score;
+        const float score = seen ? mine(scores[t][n])[e] * scale[0] : NOTHING;
+        mine(scores[t][n])[e] = score;
         tile_top = max(tile_top, score);
       }
     }
@@ -107,48 +109,46 @@ for (int tile = max(begin, split * SPLIT) / KEYS * KEYS; tile < stop; tile += KE
     float added = 0.0f;
     for (int n = 0; n < KEYS / 8; n++) {
       for (int e = 0; e < 2; e++) {
-        const float score = scores[t][n].thread_elements()[e];
+        const float score = mine(scores[t][n])[e];
         const float weight = score == NOTHING ? 0.0f : exp(score - new_top);
-        scores[t][n].thread_elements()[e] = weight;
+        mine(scores[t][n])[e] = weight;
         added = added + weight;
       }
     }
     top[t] = new_top;
     sum[t] = fma(sum[t], kept, added);
-    for (int p = 0; p < PARTS; p++) mixed[t][p].thread_elements() *= kept;
+    for (int p = 0; p < PARTS; p++) mine(mixed[t][p]) *= kept;
   }
 
   for (int p = 0; p < PARTS; p++) {
     for (int n = 0; n < KEYS / 8; n++) {
       simdgroup_float8x8 right;
       const int at = (8 * n + my_row) * STRIDE + 8 * p + my_column;
-      right.thread_elements() = float2(float(value_tile[at]), float(value_tile[at + 1]));
+      mine(right) = float2(float(value_tile[at]), float(value_tile[at + 1]));
       for (int t = 0; t < TILES; t++)
         simdgroup_multiply_accumulate(mixed[t][p], scores[t][n], right, mixed[t][p]);
     }
   }
 }
 
+for (int t = 0; t < TILES; t++) sum[t] = row_sum(sum[t]);
 for (int t = 0; t < TILES; t++) {
   const int row = row0 + 8 * t + my_row;
-  const float whole = row_sum(sum[t]);
-  if (row >= total) continue;
+  if (row >= total) break;
   const ulong at = ulong(kv_head) * total + row;
   if (DIRECT) {
     const int head = int(kv_head) % settings[KV_HEADS] * settings[GROUP] + row / rows;
-    const Ending last = ending(top[t], whole, SINKS ? float(sinks[head]) : NOTHING);
+    const Ending last = ending(top[t], sum[t], SINKS ? float(sinks[head]) : NOTHING);
     for (int p = 0; p < PARTS; p++)
       for (int e = 0; e < 2; e++)
-        rows_out[at * D + 8 * p + my_column + e] =
-            Out(mixed[t][p].thread_elements()[e] * last.factor / last.divisor);
+        rows_out[at * D + 8 * p + my_column + e] = Out(mine(mixed[t][p])[e] * last.factor / last.divisor);
   } else {
     const ulong piece = at * threadgroups_per_grid.x + threadgroup_position_in_grid.x;
     for (int p = 0; p < PARTS; p++)
-      for (int e = 0; e < 2; e++)
-        rows_out[piece * D + 8 * p + my_column + e] = Out(mixed[t][p].thread_elements()[e]);
+      for (int e = 0; e < 2; e++) rows_out[piece * D + 8 * p + my_column + e] = Out(mine(mixed[t][p])[e]);
     if (my_column == 0) {
       tops_and_sums[2 * piece] = top[t];
-      tops_and_sums[2 * piece + 1] = whole;
+      tops_and_sums[2 * piece + 1] = sum[t];
     }
   }
 }
