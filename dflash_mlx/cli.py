@@ -19,6 +19,7 @@ from ._version import __version__
 from .backend import prepare
 from .chat.settings import config_file, read_defaults
 from .commands.arguments import ChatArguments, GenerateArguments
+from .commands.convert_arguments import ConvertArguments
 from .commands.models_app import app as models_app
 from .errors import DFlashError
 
@@ -92,6 +93,21 @@ def generate(arguments: GenerateArguments) -> None:
     from .commands.generate import run
 
     run(arguments)
+
+
+@app.command()
+@takes(ConvertArguments)
+def convert(arguments: ConvertArguments) -> None:
+    """Make an MLX folder of a model or a drafter.
+
+    The result is loaded and tried before it takes its place. For example:
+
+    dflash-mlx convert Qwen/Qwen3-4B -q
+    """
+    backend = prepare()
+    from .commands.convert import run
+
+    run(arguments, backend)
 
 
 app.add_typer(models_app)

@@ -20,7 +20,7 @@ from .counted import count_answers, coverage, most_frequent
 from .files import companion_bytes, copy_companions, parameters, write_weights
 from .float16 import check_activations, check_weights
 from .quantize import Quantization, bits_per_weight, quantize
-from .report import Report
+from .report import Report, count_layers
 from .source import Source
 
 
@@ -71,9 +71,7 @@ def open_source(folder: Path, *, only_headers: bool = False) -> Source:
     return target.open_target(folder, only_headers=only_headers)
 
 
-def prepare(
-    source: Source, wishes: Wishes, device: str, *, only_headers: bool = False
-) -> Prepared:
+def prepare(source: Source, wishes: Wishes, device: str, *, only_headers: bool = False) -> Prepared:
     """Cast and quantize lazily; float16 is tried on the calibration prompt unless `only_headers`.
 
     Raises DFlashError and UsageError.
@@ -119,9 +117,9 @@ def write(prepared: Prepared, folder: Path, progress: Callable[[int, int], None]
 
 def _kind(source: Source) -> str:
     if isinstance(source.model, Drafter):
-        return f"a DFlash drafter of {source.model.config.num_layers} layers"
-    layers = len(getattr(source.model, "layers", ()))
-    return f"{source.config.get('model_type')} of {layers} layers"
+        return f"a DFlash drafter of {count_layers(source.model.config.num_layers)}"
+    layers = count_layers(len(getattr(source.model, "layers", ())))
+    return f"{source.config.get('model_type')} of {layers}"
 
 
 def _draft_vocabulary(source: Source, wishes: Wishes) -> list[int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import mlx.core as mx
 
@@ -26,7 +27,7 @@ def check_weights(source: Source) -> None:
     """Raise DFlashError unless float16 holds every weight."""
     for name, array in parameters(source.model).items():
         if is_float(array):
-            largest = float(mx.abs(array.astype(mx.float32)).max().item())
+            largest = _peak(array)
             if not largest <= LIMIT:
                 raise _overflow(name, largest)
 
@@ -44,12 +45,17 @@ def check_activations(source: Source, device: str) -> float:
     with Watch(dict(source.model.named_modules())).on() as notes:
         source.model(prompt)
     outputs = {path: call.out for path, call in notes.items() if isinstance(call.out, mx.array)}
-    peaks = {path: mx.abs(out.astype(mx.float32)).max() for path, out in outputs.items()}
-    mx.eval(peaks)
+    mx.eval(outputs)
+    peaks = {path: _peak(out) for path, out in outputs.items()}
     for path, peak in peaks.items():
-        if not peak.item() <= LIMIT:
-            raise _overflow(f"The output of {path or 'the model'}", float(peak.item()))
-    return max(float(peak.item()) for peak in peaks.values())
+        if not peak <= LIMIT:
+            raise _overflow(f"The output of {path or 'the model'}", peak)
+    return max(peaks.values())
+
+
+def _peak(array: mx.array) -> float:
+    """The largest |x| of an array; not a number where one of it is none."""
+    return cast(float, mx.abs(array.astype(mx.float32)).max().item())
 
 
 def _overflow(what: str, largest: float) -> DFlashError:

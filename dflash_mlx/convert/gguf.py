@@ -1,7 +1,8 @@
 """Import a GGUF target model: an MLX folder that mlx-lm loads, with the very numbers of the file.
 
 Q4_0, Q4_1, Q8_0, F16, F32 and BF16 are kept exactly (`gguf_types.py`), K-quants nearly, where that
-is asked for (`gguf_kquants.py`); other types are refused by name. What belongs to a family of models is a table in `gguf_architectures.py`.
+is asked for (`gguf_kquants.py`); other types are refused by name. What belongs to a family of
+models is a table in `gguf_architectures.py`.
 """
 
 from __future__ import annotations

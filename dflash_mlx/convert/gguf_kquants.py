@@ -1,8 +1,8 @@
 """ggml types that MLX's affine quantization takes only nearly: what is kept of each, and as what.
 
-Q4_K, Q5_K, Q5_0 and Q5_1 are affine in groups of 32, as MLX's: their codes are kept bit for bit,
-and of K-quants, whose scales are products d * sc, only the scales are rounded to the file's float
-type. Q2_K, Q3_K and Q6_K have groups of 16, which MLX lacks: the `gguf` package dequantizes them
+Q4_K, Q5_K, Q5_0 and Q5_1 are affine in groups of 32, as MLX's: their codes are kept bit for bit.
+Of the K-quants, whose scales are products d * sc, the scales are rounded to the file's float type.
+ Q2_K, Q3_K and Q6_K have groups of 16, which MLX lacks: the `gguf` package dequantizes them
 and MLX quantizes anew, with bits to spare.
 """
 
@@ -136,13 +136,8 @@ def _packed(codes: np.ndarray, bits: int) -> np.ndarray:
 
 
 def describe(tensors: Iterable[GGUFTensor]) -> list[str]:
-    """A sentence for each type that is not kept exactly."""
-    sentences = []
-    for name, count in sorted(Counter(tensor.type for tensor in tensors).items()):
-        if name in REPACKED:
-            sentences.append(f"{count} tensors of {name}: codes kept, scales rounded")
-        elif name in ANEW:
-            sentences.append(
-                f"{count} tensors of {name}: dequantized, then quantized to {ANEW[name]} bits"
-            )
-    return sentences
+    """A sentence for each type that is not kept exactly (Q5_0 and Q5_1 are)."""
+    fates = {name: f"dequantized, then quantized to {bits} bits" for name, bits in ANEW.items()}
+    fates |= dict.fromkeys(["Q4_K", "Q5_K"], "codes kept, scales rounded")
+    counts = sorted(Counter(tensor.type for tensor in tensors).items())
+    return [f"tensors of {name} ({n}): {fates[name]}" for name, n in counts if name in fates]

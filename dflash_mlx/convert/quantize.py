@@ -120,7 +120,7 @@ def quantize(
         if width % own["group_size"] and own["mode"] == "affine" and width % SMALL_GROUP == 0:
             own["group_size"] = SMALL_GROUP
         if width % own["group_size"]:
-            kept[path] = f"its width {width} is no multiple of {own['group_size']}"
+            kept[path] = f"no group divides its width {width}"
             return False
         done.layers[f"{own['bits']} bits in groups of {own['group_size']} ({own['mode']})"] += 1
         if own != wanted.values or earlier:

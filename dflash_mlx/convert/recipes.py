@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import mlx.nn as nn
 
@@ -22,7 +22,7 @@ def recipe_predicate(recipe: str, model: nn.Module, group_size: int) -> Wish:
     if recipe not in QUANT_RECIPES:
         raise UsageError(f"--recipe is one of {', '.join(QUANT_RECIPES)}; it is {recipe}.")
     try:
-        wish: Wish = mixed_quant_predicate_builder(recipe, model, group_size)
+        wish = cast(Wish, mixed_quant_predicate_builder(recipe, model, group_size))
     except ValueError:
         raise _no_match(recipe) from None
     quantizable = [(p, m) for p, m in model.named_modules() if hasattr(m, "to_quantized")]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import cast
-
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -88,8 +85,8 @@ def test_dequantized_has_the_tensors_shape(type_: str) -> None:
 
 
 def test_what_is_not_exact_is_said_a_type_a_sentence() -> None:
-    tensors = [random_tensor(name) for name in ("Q4_K", "Q6_K", "Q4_K", "Q8_0")]
+    tensors = [random_tensor(name) for name in ("Q4_K", "Q6_K", "Q4_K", "Q8_0", "Q5_0")]
     assert describe(tensors) == [
-        "2 tensors of Q4_K: codes kept, scales rounded",
-        "1 tensors of Q6_K: dequantized, then quantized to 8 bits",
+        "tensors of Q4_K (2): codes kept, scales rounded",
+        "tensors of Q6_K (1): dequantized, then quantized to 8 bits",
     ]

@@ -1,0 +1,257 @@
+"""`dflash-mlx convert`: a model or a drafter becomes an MLX folder, whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from ..backend import Backend
+from ..convert.conversion import Prepared, Wishes, open_source, prepare, write
+from ..convert.gguf import import_gguf, plan_import
+from ..convert.gguf_file import read_gguf
+from ..convert.gguf_source import gguf_report, losses, sketch, usual_bits
+from ..convert.quantize import Quantization
+from ..convert.report import Report
+from ..convert.trial import acceptance, sample
+from ..convert.upload import upload, write_card
+from ..drafter import load_drafter
+from ..errors import DFlashError, UsageError
+from ..hub.pairs import PairFolders
+from ..hub.resolve import Resolved, resolve
+from ..hub.store import atomic_folder, check_space
+from ..hub.wheel import SetupProgress
+from .convert_arguments import ConvertArguments
+from .loading import setup_progress, silence_libraries
+
+
+def run(arguments: ConvertArguments, backend: Backend) -> None:
+    """Convert, and print what was done. Raises DFlashError and UsageError."""
+    silence_libraries()
+    wishes = _wishes(arguments)
+    source = _source(arguments)
+    with _terminated_like_interrupted(), setup_progress() as tell:
+        if source.lower().endswith(".gguf"):
+            _Gguf(arguments, wishes, backend, tell, Path(source).expanduser()).run()
+        else:
+            found = resolve(source, "any", tell)
+            _Folder(arguments, wishes, backend, tell, found).run()
+
+
+def _source(arguments: ConvertArguments) -> str:
+    if arguments.source and arguments.hf_path:
+        raise UsageError("SOURCE and --hf-path are one thing: give it once.")
+    source = arguments.source or arguments.hf_path
+    if not source:
+        raise UsageError("Say what to convert: a folder, a hub name, or a .gguf file.")
+    return source
+
+
+def _wishes(arguments: ConvertArguments) -> Wishes:
+    asked = (arguments.q_bits, arguments.q_group_size, arguments.q_mode, arguments.recipe)
+    quantization = None
+    if arguments.quantize or any(asked):
+        quantization = Quantization(
+            arguments.q_bits,
+            arguments.q_group_size,
+            arguments.q_mode or "affine",
+            arguments.recipe,
+            tuple(arguments.keep or ()),
+        )
+    elif arguments.keep:
+        raise UsageError("--keep leaves layers out of quantization: it needs -q.")
+    if arguments.answers and arguments.draft_vocab is None:
+        raise UsageError("--answers are counted for --draft-vocab: give its N.")
+    if arguments.private and not arguments.upload_repo:
+        raise UsageError("--private is for --upload-repo: name the repository.")
+    return Wishes(
+        quantization, arguments.dtype, arguments.draft_vocab, tuple(arguments.answers or ())
+    )
+
+
+class _Job:
+    """What conversions of folders and of GGUF files share: the place, the trial, the report."""
+
+    def __init__(
+        self, arguments: ConvertArguments, wishes: Wishes, backend: Backend, tell: SetupProgress
+    ) -> None:
+        self.arguments, self.wishes, self.backend, self.tell = arguments, wishes, backend, tell
+
+    def place(self, name: str, kind: str, source: Path) -> Path:
+        """Where the folder will be; raises DFlashError if that cannot be."""
+        if self.wishes.quantization:
+            kind = self.wishes.quantization.name
+        output = self.arguments.output or Path(f"{name}-mlx-{kind}")
+        if output.exists() and source.resolve().is_relative_to(output.resolve()):
+            raise UsageError(f"{output} holds what is to be converted: choose another -o.")
+        if output.exists() and not self.arguments.force:
+            raise DFlashError(f"{output} exists already: choose another -o, or --force.")
+        return output
+
+    def writing(self, done: int, total: int) -> None:
+        """Progress of the weights."""
+        self.tell("converting", done, total)
+
+    def finish(self, report: Report, output: Path, trial: list[str]) -> None:
+        """Print what was done."""
+        print("\n".join([*report.lines(), *trial]))
+        print(f"{'written':12}{output}")
+
+    def plan(self, report: Report, output: Path) -> None:
+        """Print what would be done."""
+        print("\n".join(report.lines()))
+        print(f"{'dry run':12}nothing was written; without --dry-run it goes to {output}")
+
+    def publish(self, output: Path) -> None:
+        """Upload, if that was asked for."""
+        repository = self.arguments.upload_repo
+        if repository is None:
+            return
+        kind = "private" if self.arguments.private else "public"
+        print(f"uploading to the {kind} repository {repository} ...", file=sys.stderr)
+        upload(output, repository, private=self.arguments.private)
+        print(f"{'uploaded':12}https://huggingface.co/{repository} ({kind})")
+
+
+class _Folder(_Job):
+    """A local folder, or one of the hub's cache."""
+
+    def __init__(
+        self,
+        arguments: ConvertArguments,
+        wishes: Wishes,
+        backend: Backend,
+        tell: SetupProgress,
+        found: Resolved,
+    ) -> None:
+        super().__init__(arguments, wishes, backend, tell)
+        self.found = found
+
+    def run(self) -> None:
+        """Convert it."""
+        dry = self.arguments.dry_run
+        source = open_source(self.found.folder, only_headers=dry)
+        prepared = prepare(source, self.wishes, self.backend.device, only_headers=dry)
+        name = self.found.name.rsplit("/", 1)[-1]
+        output = self.place(name, prepared.name, self.found.folder)
+        if self.arguments.target and not prepared.is_drafter:
+            raise UsageError("--target is for drafters: this is a language model.")
+        if dry:
+            self.plan(prepared.report, output)
+            return
+        check_space(output.absolute().parent, prepared.nbytes)
+        with atomic_folder(output.absolute(), replace=self.arguments.force) as new:
+            write(prepared, new, self.writing)
+            trial = self._try(prepared, new)
+            if self.arguments.upload_repo:
+                origin = self.found.name if self.found.kind == "hub" else None
+                write_card(new, self.arguments.upload_repo, origin)
+        self.finish(prepared.report, output, trial)
+        self.publish(output)
+
+    def _try(self, prepared: Prepared, new: Path) -> list[str]:
+        """What the written folder does, loaded afresh."""
+        if not prepared.is_drafter:
+            return [f"{'sample':12}{sample(new, self.backend)!r}"]
+        load_drafter(new)
+        if self.arguments.target is None:
+            return []
+        target = resolve(self.arguments.target, "target", self.tell)
+        names = PairFolders(target.name, target.folder)
+        before = acceptance(names, self.found.folder, self.backend)
+        after = acceptance(names, new, self.backend)
+        return [f"{'acceptance':12}{_length(before)} -> {_length(after)} on five prompts"]
+
+
+class _Gguf(_Job):
+    """A GGUF file: by its own types, or through floats where -q or --dtype asks for others."""
+
+    def __init__(
+        self,
+        arguments: ConvertArguments,
+        wishes: Wishes,
+        backend: Backend,
+        tell: SetupProgress,
+        path: Path,
+    ) -> None:
+        super().__init__(arguments, wishes, backend, tell)
+        self.path = path
+        if arguments.target or wishes.draft_vocab:
+            raise UsageError("--target and --draft-vocab are for drafters: a GGUF holds a model.")
+
+    def run(self) -> None:
+        """Convert it."""
+        if self.wishes.quantization or self.wishes.dtype:
+            self._anew()
+        else:
+            self._as_it_is()
+
+    def _as_it_is(self) -> None:
+        file = read_gguf(self.path)
+        plan = plan_import(file, nearly=True)
+        report = gguf_report(file, plan)
+        output = self.place(self.path.stem, f"{usual_bits(plan)}bit", self.path)
+        if self.arguments.dry_run:
+            self.plan(report, output)
+            return
+        check_space(output.absolute().parent, plan.nbytes)
+        with atomic_folder(output.absolute(), replace=self.arguments.force) as new:
+            import_gguf(self.path, new, nearly=True, progress=self.writing)
+            trial = self._try(new)
+        self.finish(report, output, trial)
+        self.publish(output)
+
+    def _anew(self) -> None:
+        file = read_gguf(self.path)
+        dtype = self.wishes.dtype or "float32"
+        kind = "32bit" if dtype == "float32" else "16bit"
+        output = self.place(self.path.stem, kind, self.path)
+        device = self.backend.device
+        draft = prepare(sketch(self.path), self.wishes, device, only_headers=True)
+        draft.report.notes = losses(file)
+        if self.arguments.dry_run:
+            self.plan(draft.report, output)
+            return
+        scratch_bytes = plan_import(file, floats=True).nbytes
+        check_space(output.absolute().parent, draft.report.nbytes[1] + scratch_bytes)
+        with atomic_folder(output.absolute(), replace=self.arguments.force) as new:
+            scratch = new / "scratch"
+            scratch.mkdir()
+            import_gguf(self.path, scratch, floats=True, progress=self.reading)
+            prepared = prepare(open_source(scratch), self.wishes, device)
+            write(prepared, new, self.writing)
+            shutil.rmtree(scratch)
+            trial = self._try(new)
+        self.finish(draft.report, output, trial)
+        self.publish(output)
+
+    def reading(self, done: int, total: int) -> None:
+        """Progress of the floats in between."""
+        self.tell("reading", done, total)
+
+    def _try(self, new: Path) -> list[str]:
+        if self.arguments.upload_repo:
+            write_card(new, self.arguments.upload_repo, None)
+        return [f"{'sample':12}{sample(new, self.backend)!r}"]
+
+
+def _length(acceptance_length: float | None) -> str:
+    return "none" if acceptance_length is None else f"{acceptance_length:.2f}"
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM clean up as Ctrl-C does."""
+
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
