@@ -6,6 +6,7 @@ one before every so many lines that a turn executes, in our own code and in mlx-
 
 from __future__ import annotations
 
+import linecache
 import sys
 from collections.abc import Generator
 from itertools import islice
@@ -17,7 +18,6 @@ import mlx_lm.models.cache
 import pytest
 
 import dflash_mlx
-import dflash_mlx.drafter.cache
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.drafting import BlockDrafting
 from dflash_mlx.engine.generation import stream
@@ -33,12 +33,15 @@ OPTIONS = Options(sampling=Sampling(temperature=0.8, top_k=40), seed=3, max_toke
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt before the line number `at` that is executed in `PLACES`."""
+    """Raises KeyboardInterrupt before the line number `at` that is executed in `PLACES`.
+
+    Not before lines that only open or close a block: Python never interrupts there, but a tracer
+    does, and cheats a with-statement of its exit.
+    """
 
     def __init__(self, at: int) -> None:
         self.at = at
         self.lines = 0
-        self.place = ""
 
     def __enter__(self) -> Interrupt:
         self._before = sys.gettrace()
@@ -52,10 +55,10 @@ class Interrupt:
         return self._line if frame.f_code.co_filename.startswith(PLACES) else None
 
     def _line(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event == "line":
+        source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        if event == "line" and not source.startswith(("with ", "try:")):
             self.lines += 1
             if self.lines == self.at:
-                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 raise KeyboardInterrupt
         return self._line
 
@@ -79,24 +82,25 @@ def answer(pair: Pair, context: Context) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def truth() -> list[int]:
-    """The second turn of a cold run; the tokenizer's tables are filled by it too."""
+def cold() -> tuple[list[int], int]:
+    """What a cold run says in the second turn, and how many lines the turn executes."""
     pair = tiny_pair()
     said = answer(pair, Context(pair.target, None))
-    with Interrupt(0) as all_lines:
-        assert answer(pair, conversation(pair, said)) == said
-    assert all_lines.lines > 1000
-    return said
+    context = conversation(pair, said)
+    with Interrupt(0) as counted:
+        assert answer(pair, context) == said
+    return said, counted.lines
 
 
-@pytest.mark.parametrize("line", range(3, 3500, 137))
+@pytest.mark.parametrize("share", range(25))
 def test_the_next_turn_after_an_interrupt_is_that_of_a_cold_run(
-    line: int, truth: list[int]
+    share: int, cold: tuple[list[int], int]
 ) -> None:
+    truth, lines = cold
     pair = tiny_pair()
     context = conversation(pair, truth)
 
-    with pytest.raises(KeyboardInterrupt), Interrupt(line):
+    with pytest.raises(KeyboardInterrupt), Interrupt(1 + lines * share // 25):
         answer(pair, context)
 
     assert answer(pair, context) == truth
@@ -118,7 +122,10 @@ def holds_what_a_prefill_would(pair: Pair, context: Context) -> bool:
 
 
 @pytest.mark.parametrize("events", [1, 2, 3, 7, 11])
-def test_a_generator_may_be_closed_after_any_event(events: int, truth: list[int]) -> None:
+def test_a_generator_may_be_closed_after_any_event(
+    events: int, cold: tuple[list[int], int]
+) -> None:
+    truth, _ = cold
     pair = tiny_pair()
     context = conversation(pair, truth)
     reply = stream(pair, context, SECOND, OPTIONS, turn=1)

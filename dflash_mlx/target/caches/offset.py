@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+
 
 class Offset:
     """mlx-lm's KVCache or QuantizedKVCache."""
@@ -38,6 +41,17 @@ class Offset:
         return self.length
 
     def restore(self, saved: object) -> None:
-        """Move back to the saved length."""
+        """Move back to the saved length.
+
+        mlx-lm's KVCache grows its keys before its values; an interrupt in between would leave keys
+        that promise room which the values have not, so both are cut to the rows that count.
+        """
         assert isinstance(saved, int)
         self.rewind(saved)
+        entry = self._entry
+        if type(entry) is KVCache and _capacity(entry.keys) != _capacity(entry.values):
+            entry.keys, entry.values = entry.keys[..., :saved, :], entry.values[..., :saved, :]
+
+
+def _capacity(buffer: mx.array | None) -> int:
+    return 0 if buffer is None else int(buffer.shape[2])
