@@ -43,15 +43,16 @@ def resolve_pair(
     error, never plain decoding. Raises DFlashError.
     """
     target = resolve(model, "target", progress)
-    if draft_model is None:  # and the same prompt as with it, for the same tokens
-        known = known_pair(target.name)
-        return PairFolders(target.name, target.folder, thinking=known.thinking if known else None)
+    known = known_pair(target.name)  # plainly too, the prompt is the one that drafting would have
+    plain = PairFolders(target.name, target.folder, thinking=known.thinking if known else None)
+    if draft_model is None:
+        return plain
     if draft_model != AUTO:
         return replace(_paired(target, resolve(draft_model, "drafter", progress)), chosen=True)
     try:
         return _paired(target, known_drafter(target, progress))
     except DFlashError as reason:
-        return PairFolders(target.name, target.folder, note=f"decoding plainly: {reason}")
+        return replace(plain, note=f"decoding plainly: {reason}")
 
 
 def known_drafter(target: Resolved, progress: SetupProgress | None = None) -> Resolved:

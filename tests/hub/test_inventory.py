@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -215,6 +216,23 @@ def test_what_links_point_to_outside_stays_and_is_not_counted_as_freed(
     assert model.whole
     assert remove(model) == model.nbytes - outside.stat().st_size
     assert outside.exists()
+
+
+def test_files_that_the_client_shares_between_models_are_freed_with_the_last_of_them(
+    caches: Caches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches.cached("org/talker")
+    shared = caches.hub / "blobs" / "ab" / "abc"
+    shared.parent.mkdir(parents=True)
+    shared.write_bytes(bytes(700))
+    (model,) = caches.models()
+
+    def client(place: Path) -> None:
+        shared.unlink()
+        shutil.rmtree(place)
+
+    monkeypatch.setattr(inventory, "_remove_cached", client)
+    assert remove(model) == model.nbytes + 700
 
 
 def test_a_place_that_is_a_link_is_left_to_its_owner(caches: Caches, tmp_path: Path) -> None:

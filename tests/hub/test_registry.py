@@ -150,6 +150,13 @@ def test_the_mode_that_a_drafter_was_trained_in_comes_along() -> None:
     assert resolve_pair("meta-llama/Llama-3.1-8B-Instruct").thinking is None
 
 
+def test_plain_decoding_has_the_prompt_that_drafting_would_have(here: list[str]) -> None:
+    assert resolve_pair("mlx-community/Qwen3-4B-8bit", None).thinking is False
+    here.append("z-lab/Qwen3-4B-DFlash-b16")
+    assert resolve_pair("mlx-community/Qwen3-4B-8bit").thinking is False
+    assert resolve_pair("somebody/else-7B-4bit", None).thinking is None
+
+
 @pytest.mark.usefixtures("here")
 def test_an_unknown_model_decodes_plainly_and_says_so() -> None:
     pair = resolve_pair("somebody/else-7B-4bit")
