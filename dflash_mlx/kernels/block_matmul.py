@@ -99,8 +99,8 @@ def unsupported(x: mx.array, weights: Weights) -> str | None:
 
 def twin(x: mx.array, weights: Weights) -> mx.array:
     """`block_matmul` in plain MLX."""
-    if weights.scales is None:
-        return (x @ weights.matrix.T).astype(x.dtype)
     matrix, scales, biases, group_size, bits = weights
+    if scales is None or biases is None:
+        return (x @ matrix.T).astype(x.dtype)
     product = mx.quantized_matmul(x, matrix, scales, biases, group_size=group_size, bits=bits)
     return product.astype(x.dtype)

@@ -118,7 +118,7 @@ def test_where_stock_multiplies_row_by_row_it_reads_that_many_times_more(
         x,
         weights[:3],
         group_size=64,
-        bits=4,  # type: ignore[arg-type]
+        bits=4,
     )
     with simulator.counting() as ours:
         block_matmul(x, weights, metal=metal)
@@ -137,7 +137,7 @@ def test_where_stock_fills_tiles_of_32_rows_fewer_products_are_computed(
         x,
         weights[:3],
         group_size=64,
-        bits=4,  # type: ignore[arg-type]
+        bits=4,
     )
     with simulator.counting() as ours:
         block_matmul(x, weights, metal=metal)
