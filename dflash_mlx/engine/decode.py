@@ -14,6 +14,7 @@ from typing import cast
 import mlx.core as mx
 
 from .context import Context
+from .drafting import NOT_FINITE
 from .sampling import Chooser
 
 Cut = Callable[[list[int]], tuple[int, bool]]
@@ -72,17 +73,23 @@ def verify(
 
     logits: [L, V] of `[anchor, drafts]`; drafts: [L-1]. Draft j is right iff it equals the
     target's choice at its position. Reads from the device once; with processors, which run on the
-    host, once a token.
+    host, once a token. Raises FloatingPointError where the drafter's values were not finite.
     """
     if chooser.processors:
-        return chooser.walk(logits, history, as_ints(drafts))
+        return chooser.walk(logits, history, _finite(as_ints(drafts)))
     choices = chooser.choose(logits, history, drafts)
     both = as_ints(mx.concatenate([drafts, choices]))
-    guesses, chosen = both[: drafts.size], both[drafts.size :]
+    guesses, chosen = _finite(both[: drafts.size]), both[drafts.size :]
     accepted = 0
     while accepted < len(guesses) and guesses[accepted] == chosen[accepted]:
         accepted += 1
     return chosen[: accepted + 1]
+
+
+def _finite(drafts: list[int]) -> list[int]:
+    if NOT_FINITE in drafts:
+        raise FloatingPointError("the drafter's values are not finite")
+    return drafts
 
 
 def as_ints(tokens: mx.array) -> list[int]:

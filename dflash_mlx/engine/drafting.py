@@ -15,6 +15,9 @@ from ..target.draft_head import DraftHead
 from ..target.model import Target
 from .sampling import Chooser
 
+NOT_FINITE = -1
+"""What every draft is when the drafter's values overflowed: no token, so never right."""
+
 
 class Drafting(Protocol):
     """A source of drafts and the context that it keeps. Tests script it; `BlockDrafting` is it."""
@@ -112,5 +115,7 @@ class BlockDrafting:
         if isinstance(self._drafter, SecondDrafter):
             walk = partial(self._drafter.candidate_selector.walk, hidden[0, 1:], history[-1])
             scores = self._head.spread(logits) if self._head else logits
-            return chooser.draft_path(scores, history, walk)
-        return chooser.draft(logits, history, self._head)
+            drafts = chooser.draft_path(scores, history, walk)
+        else:
+            drafts = chooser.draft(logits, history, self._head)
+        return mx.where(mx.isfinite(hidden).all(), drafts, NOT_FINITE)

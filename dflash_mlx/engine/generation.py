@@ -14,7 +14,7 @@ import mlx.core as mx
 from ..errors import DFlashError, UsageError
 from .context import Context, Progress
 from .decode import Step, decode
-from .events import Event, Stats
+from .events import Configuration, Event, Stats
 from .noise import stream_key
 from .options import Options
 from .output import Output
@@ -58,9 +58,7 @@ def stream(
         options.stop,
         ThinkingSplitter(opened, *pair.thinking_tags),
     )
-    configuration = replace(pair.configuration, block_size=block_size)
-    if block_size == 1:
-        configuration = replace(configuration, draft_model=None, draft_dtype=None)
+    configuration = _configuration(pair, block_size, len(prompt))
     stats = Stats(configuration, seed, prompt_tokens=len(prompt))
     return _events(context, prompt, block_size, limit, chooser, output, stats, progress)
 
@@ -81,7 +79,8 @@ def _events(
     stats.reused_tokens = context.reuse(prompt, draft)
     context.prefill(prompt[stats.reused_tokens : -1], draft, progress)
     first = 0.0
-    for step in decode(context, prompt[-1], block_size, limit, chooser, output.take):
+    steps = decode(context, prompt[-1], block_size, limit, chooser, output.take)
+    for step in _saying_dtype(steps, stats.configuration.draft_dtype):
         now = time.perf_counter()
         if stats.generated_tokens == 0:
             first, stats.prefill_seconds = now, now - begin
@@ -92,6 +91,28 @@ def _events(
         text, thinking = output.drain()
         accepted = step.accepted if step.drafted else None
         yield Event(text, thinking, step.tokens, accepted, reason, stats)
+
+
+def _configuration(pair: Pair, block_size: int, prompt_tokens: int) -> Configuration:
+    """How this generation runs, with a note where its context is beyond the drafter's."""
+    if pair.drafter is None or block_size == 1:
+        return replace(pair.configuration, block_size=1, draft_model=None, draft_dtype=None)
+    trained = pair.drafter.config.max_position_embeddings
+    notes = pair.configuration.notes
+    if trained is not None and prompt_tokens > trained:
+        notes += (f"the drafter was trained for contexts of {trained} tokens: fewer drafts hit",)
+    return replace(pair.configuration, block_size=block_size, notes=notes)
+
+
+def _saying_dtype(steps: Iterator[Step], dtype: str | None) -> Iterator[Step]:
+    """Pass the steps on, and tell a person what to do where the drafter's values overflowed."""
+    try:
+        yield from steps
+    except FloatingPointError as error:
+        raise DFlashError(
+            f"The drafter's values are not finite in {dtype}: choose another --dtype (float32 has"
+            " the widest range), or --no-draft."
+        ) from error
 
 
 def _count(stats: Stats, step: Step, stopped: bool, limit: int) -> str | None:
