@@ -55,7 +55,11 @@ def test_the_pairs_own_sampling_is_in_the_generation_config(embedded: Embedded) 
     shipped = json.loads(SMOLLM2.defaults.read_text())
     assert shipped.items() <= written.items()
     assert default_sampling(written) == Sampling(
-        temperature=0.2, top_p=0.9, repetition_penalty=1.05, repetition_context_size=64
+        temperature=0.2,
+        top_p=0.9,
+        top_k=40,
+        repetition_penalty=1.05,
+        repetition_context_size=64,
     )
     assert written["eos_token_id"] == [2]
 
