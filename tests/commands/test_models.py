@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
 import pytest
@@ -18,6 +19,7 @@ from dflash_mlx.commands import models as command
 from dflash_mlx.hub.fit import GIB, Machine
 from tests.conftest import ROOT, RunCli
 from tests.hub.fake_hub import FakeHub, point_client_at, serve
+from tests.tiny_folders import write_tiny_pair
 
 TARGET = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -333,3 +335,57 @@ def test_a_user_sets_the_hub_and_its_cache_by_the_hubs_own_variables(
     listed = run_cli("models", env={**env, "HF_HUB_OFFLINE": "1"}, home=True)
     assert "~/my-hub/models--mlx-community--Qwen3-8B-4bit" in listed.stdout
     assert (listed.returncode, listed.stderr) == (0, "")
+
+
+# What the other commands make of it
+
+
+def generated(
+    capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0
+) -> tuple[dict[str, Any], str]:
+    """The JSON of `generate`, and what it says besides."""
+    flags = ["-p", "hi", "-m", "5", "--temp", "0", "--json"]
+    assert cli.run(["generate", *flags, *arguments]) == code
+    out, err = capsys.readouterr()
+    return json.loads(out or "{}"), err
+
+
+@pytest.fixture
+def tiny_hub(hub: FakeHub, tmp_path: Path) -> FakeHub:
+    """The hub, with models that run under the names of a known pair."""
+    pair = write_tiny_pair(tmp_path / "tiny")
+    for name, folder in ((MODEL, pair.target), (DRAFT, pair.drafter), ("org/x", pair.target)):
+        hub.files[name] = {path.name: path.read_bytes() for path in folder.iterdir()}
+    return hub
+
+
+def test_a_quantized_model_is_drafted_for_by_its_known_drafter(
+    capsys: pytest.CaptureFixture[str], tiny_hub: FakeHub
+) -> None:
+    drafted, said = generated(capsys, "--model", MODEL)
+    assert f"fetching the drafter {DRAFT}" in said
+    assert drafted["configuration"]["draft_model"] == DRAFT
+    assert drafted["rounds"] > 0
+    tiny_hub.requests.clear()
+    plain, said = generated(capsys, "--model", MODEL, "--no-draft")
+    assert plain["token_ids"] == drafted["token_ids"]
+    assert "fetching" not in said
+    assert tiny_hub.requests == []
+
+
+def test_without_a_known_drafter_plain_decoding_is_told_at_once_and_in_the_statistics(
+    capsys: pytest.CaptureFixture[str], tiny_hub: FakeHub
+) -> None:
+    plain, said = generated(capsys, "--model", "org/x")
+    note = "decoding plainly: no drafter is known for org/x"
+    assert f"note: {note}" in said
+    assert plain["configuration"]["draft_model"] is None
+    assert any(each.startswith(note) for each in plain["configuration"]["notes"])
+
+
+def test_a_drafter_that_was_asked_for_is_never_left_out(
+    capsys: pytest.CaptureFixture[str], tiny_hub: FakeHub
+) -> None:
+    _, said = generated(capsys, "--model", MODEL, "--draft-model", "org/none", code=1)
+    assert "error: " in said
+    assert "org/none" in said
