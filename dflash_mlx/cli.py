@@ -21,6 +21,7 @@ from .chat.settings import config_file, read_defaults
 from .commands.arguments import ChatArguments, GenerateArguments
 from .commands.convert_arguments import ConvertArguments
 from .commands.models_app import app as models_app
+from .commands.train.app import app as train_app
 from .errors import DFlashError
 
 INTERRUPTED = 130
@@ -111,6 +112,7 @@ def convert(arguments: ConvertArguments) -> None:
 
 
 app.add_typer(models_app)
+app.add_typer(train_app)
 
 
 def main() -> None:

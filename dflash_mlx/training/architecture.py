@@ -62,8 +62,11 @@ def choose_mask_token(pair: Pair) -> int:
     )
 
 
-def new_config(pair: Pair, settings: RunSettings) -> dict[str, Any]:
-    """`config.json` of a new drafter for the pair's target, by the settings."""
+def new_config(pair: Pair, settings: RunSettings, thinking: bool | None = None) -> dict[str, Any]:
+    """`config.json` of a new drafter for the pair's target, by the settings.
+
+    `thinking` is the mode of the conversations, if the template's switch was used for them.
+    """
     target, of_target = pair.target, pair.target.text_config
     heads = settings.heads or int(of_target["num_attention_heads"])
     taps = settings.taps or default_taps(target.num_layers)
@@ -95,6 +98,7 @@ def new_config(pair: Pair, settings: RunSettings) -> dict[str, Any]:
         "layer_types": ["full_attention"] * settings.layers,
         "use_sliding_window": False,
         "sliding_window": None,
+        **({} if thinking is None else {"enable_thinking": thinking}),
         "dflash_config": {
             "mask_token_id": choose_mask_token(pair) if mask is None else mask,
             "target_layer_ids": list(taps),

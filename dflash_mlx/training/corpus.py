@@ -18,11 +18,15 @@ TRAIN, HELDOUT, MANIFEST = "train.jsonl", "heldout.jsonl", "manifest.json"
 
 @dataclass(frozen=True)
 class Corpus:
-    """What to train on and what to evaluate on; `notes` are lines for a person to read."""
+    """What to train on and what to evaluate on; `notes` are lines for a person to read.
+
+    `thinking` is how the template's switch for reasoning was set, if all of the data says the same.
+    """
 
     train: list[Conversation]
     heldout: list[Conversation]
     notes: tuple[str, ...] = ()
+    thinking: bool | None = None
 
     @property
     def longest(self) -> int:
@@ -76,7 +80,7 @@ def read_corpus(
             "There is nothing to train on: no conversation has two tokens of the assistant in a row"
             " that are not held out."
         )
-    return Corpus(train, useful[1], tuple(notes))
+    return Corpus(train, useful[1], tuple(notes), _thinking(paths))
 
 
 def fingerprint(folder: Path) -> str:
@@ -118,6 +122,12 @@ def _notes(folder: Path, identity: str) -> list[str]:
         f"the answers in {folder} were written by another target (or its template changed):"
         " a drafter trained on them will be accepted less often; prepare the data anew."
     ]
+
+
+def _thinking(paths: Sequence[Path]) -> bool | None:
+    said = [read_manifest(path) if path.is_dir() else {} for path in paths]
+    modes = {manifest.get("settings", {}).get("thinking") for manifest in said}
+    return modes.pop() if len(modes) == 1 else None
 
 
 def _clean(item: Conversation, max_length: int, keep_loops: bool) -> Conversation:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 import numpy as np
 
+from ..convert.counted import most_frequent
 from ..drafter import Drafter
 from ..target.model import Target
 from .conversations import Conversation, Ids
@@ -22,7 +23,7 @@ def frequent_tokens(conversations: Sequence[Conversation], count: int, vocabular
     counts = np.zeros(vocabulary, np.int64)
     for item in conversations:
         counts += np.bincount(item.ids[item.assistant], minlength=vocabulary)
-    return np.sort(np.argsort(-counts, kind="stable")[:count]).astype(np.int32)
+    return np.array(most_frequent(counts, count), np.int32)
 
 
 class TrainingHead:

@@ -160,7 +160,7 @@ class Run:
         if self._last:
             return read_json(self._last[0] / "config.json")
         if self.settings.init in ("random", "target"):
-            return new_config(self.pair, self.settings)
+            return new_config(self.pair, self.settings, self.corpus.thinking)
         config = read_json(resolve(self.settings.init, "drafter").folder / "config.json")
         if config.get("architectures") != ["DFlashDraftModel"]:
             raise DFlashError(f"{self.settings.init} is no DFlash drafter that can be trained on.")

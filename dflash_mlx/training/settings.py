@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import yaml
-
 from ..errors import UsageError
 
 Settings = TypeVar("Settings", bound="Stage")
@@ -165,6 +163,9 @@ class ExportSettings(Stage):
     output: Annotated[Path | None, About("The new folder. (default: export, in the folder)")] = None
     name: Annotated[str | None, About("What the model card calls it.")] = None
     bits: Annotated[Literal[4, 8] | None, About("Quantize the MLX folder.")] = None
+    draft_tokens: Annotated[
+        int | None, About("Draft from so many frequent tokens in the MLX folder.", 1)
+    ] = None
 
 
 STAGES: dict[str, type[Stage]] = {
@@ -190,6 +191,8 @@ def gather(stage: type[Settings], *layers: Mapping[str, Any]) -> Settings:
 
 def read_recipe(path: Path) -> dict[str, dict[str, Any]]:
     """The sections of a YAML file, one a stage. Raises UsageError for what it does not know."""
+    import yaml  # `--help` reads this module, and does without
+
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:

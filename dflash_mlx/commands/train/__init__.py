@@ -1,0 +1,1 @@
+"""`dflash-mlx train`: its flags, its stages, and what a person sees of them."""

@@ -1,0 +1,70 @@
+"""Flags made of the settings of a stage: one each, with the same name and the same help."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from typer import Option
+
+from ...errors import UsageError
+from ...training.settings import Stage
+
+
+def flags_of(settings: type[Stage]) -> list[inspect.Parameter]:
+    """A keyword parameter for each setting; None where the flag is left out."""
+    flags = []
+    for name, (kind, about) in settings.known().items():
+        default = getattr(settings, name)
+        tail = "" if default is None or "(default" in about.text else f" (default: {default})"
+        option = Option(help=about.text + tail, metavar=_metavar(kind), show_default=False)
+        flags.append(
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[_flag_type(kind), option],
+            )
+        )
+    return flags
+
+
+def _wanted(kind: Any) -> Any:
+    """The type of a setting without None."""
+    options = [option for option in get_args(kind) if option is not type(None)]
+    return options[0] if type(None) in get_args(kind) else kind
+
+
+def _flag_type(kind: Any) -> Any:
+    """What Typer reads: several numbers come as "1,8,14", choices of numbers as a number."""
+    wanted = _wanted(kind)
+    if wanted == list[int]:
+        wanted = str
+    elif get_origin(wanted) is Literal and not isinstance(get_args(wanted)[0], str):
+        wanted = int
+    return wanted | None
+
+
+def _metavar(kind: Any) -> str | None:
+    wanted = _wanted(kind)
+    if wanted == list[int]:
+        return "N,N,..."
+    return {int: "N", float: "X", str: "TEXT", Path: "PATH", list[Path]: "PATH"}.get(wanted)
+
+
+def parsed(settings: type[Stage], given: dict[str, Any]) -> dict[str, Any]:
+    """Flags as settings have them: lists of numbers are no text any more. Raises UsageError."""
+    settled: dict[str, Any] = {}
+    for name, value in given.items():
+        kind, _ = settings.known()[name]
+        if value == []:
+            continue
+        if _wanted(kind) == list[int]:
+            try:
+                value = [int(part) for part in value.split(",")]
+            except ValueError:
+                flag = name.replace("_", "-")
+                raise UsageError(f"--{flag} takes numbers such as 1,8,14; it is {value}.") from None
+        settled[name] = value
+    return settled

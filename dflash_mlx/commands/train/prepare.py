@@ -1,0 +1,39 @@
+"""`train prepare`: the target writes conversations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...training.corpus import read_manifest
+from ...training.prepare import Prepare
+from ...training.settings import PrepareSettings, gather
+from .progress import Pace, say, stopping
+from .stages import Stages
+
+
+def prepare_data(stages: Stages, given: dict[str, Any]) -> None:
+    """Have the conversations that are missing, and tell how it goes."""
+    settings = gather(PrepareSettings, stages.section("prepare"), given)
+    pair, identity = stages.target()
+    stage = Prepare(pair, settings, stages.place.data, identity)
+    pace, tokens = Pace(), Pace()
+    with stopping() as stop:
+        for report in stage.run(stop):
+            tokens.due(report.answer_tokens)
+            if pace.due(report.done) or report.done == report.total:
+                say(
+                    f"{report.done:,} of {report.total:,} conversations ·"
+                    f" {report.answer_tokens:,} tokens of answers,"
+                    f" {tokens.rate(report.answer_tokens):,.0f} a second ·"
+                    f" {report.looped:,} cut where they went round in circles"
+                    f"{pace.left(report.done, report.total)}"
+                )
+        if stop():
+            say("stopped; the same command goes on")
+            raise KeyboardInterrupt
+    manifest = read_manifest(stages.place.data)
+    say(
+        f"{stages.place.data}: {manifest['conversations']:,} conversations,"
+        f" {manifest['answer_tokens']:,} tokens of answers,"
+        f" {manifest['heldout_conversations']:,} conversations held out"
+    )

@@ -1,0 +1,133 @@
+"""A trained drafter as others take it: z-lab's packaging, an MLX folder, and a model card.
+
+    zlab/   bfloat16: the public reference, vLLM and SGLang read it, and so does this program
+    mlx/    for this program: quantized if asked for, with a draft vocabulary if asked for
+
+The folder is whole or absent: an interrupted export leaves what was there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from .._version import __version__
+from ..convert.conversion import Wishes, open_source, prepare, write
+from ..convert.quantize import Quantization
+from ..drafter import load_drafter
+from ..hub.store import atomic_folder
+from ..model_folder import read_json
+from .checkpoint import write_drafter
+from .initial import flat
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the card tells: the target's name, the data, the recipe, and figures measured.
+
+    `figures` has a row a set: `{"set": ..., "acceptance_length": ..., ...}`, see `evaluation`.
+    """
+
+    target: str
+    data: Mapping[str, Any]
+    recipe: Mapping[str, Any]
+    figures: Sequence[Mapping[str, Any]]
+    steps: int | None = None
+
+
+def export(
+    drafter: Path,
+    output: Path,
+    name: str,
+    facts: Facts,
+    device: str,
+    *,
+    bits: int | None = None,
+    draft_tokens: int | None = None,
+    answers: Sequence[Path] = (),
+) -> None:
+    """Write `output`, which must not exist yet, from the drafter in the folder `drafter`.
+
+    `draft_tokens` most frequent tokens of `answers`, files of conversations, become the draft
+    vocabulary of the MLX folder. Raises DFlashError.
+    """
+    config = read_json(drafter / "config.json")
+    weights = flat(load_drafter(drafter, mx.float32).parameters())
+    wishes = Wishes(
+        quantization=Quantization(bits=bits) if bits else None,
+        draft_vocab=draft_tokens,
+        answers=answers,
+    )
+    with atomic_folder(output) as new:
+        zlab, ours = new / "zlab", new / "mlx"
+        zlab.mkdir()
+        ours.mkdir()
+        write_drafter(zlab, config, weights, mx.bfloat16)
+        write(prepare(open_source(zlab), wishes, device), ours, lambda done, total: None)
+        card = model_card(name, config, facts)
+        for folder in (zlab, ours):
+            (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def model_card(name: str, config: Mapping[str, Any], facts: Facts) -> str:
+    """The README of an exported drafter, in Markdown."""
+    own = config["dflash_config"]
+    lines = [
+        "---",
+        f"base_model: {facts.target}",
+        "tags: [dflash, mlx, speculative-decoding]",
+        "---",
+        f"# {name}",
+        "",
+        f"A DFlash drafter (arXiv 2602.06036) for `{facts.target}`: it drafts blocks of tokens"
+        " that the target verifies, so answers are the target's own, only faster. Trained with"
+        f" dflash-mlx {__version__}.",
+        "",
+        f"{config['num_hidden_layers']} layers, blocks of {config['block_size']} rows, taps"
+        f" {', '.join(map(str, own['target_layer_ids']))} of {config['num_target_layers']}, mask"
+        f" token {own['mask_token_id']}.",
+        "",
+        "## Figures",
+        "",
+        *_figures(facts.figures),
+        "",
+        "## Data",
+        "",
+        *_listed(facts.data),
+        "",
+        "## Recipe",
+        "",
+        *_listed({**facts.recipe, **({"steps done": facts.steps} if facts.steps else {})}),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _figures(figures: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not figures:
+        return ["Not evaluated yet: `dflash-mlx train eval` measures, then export again."]
+    lines = [
+        "Acceptance length: mean accepted drafts a round, and one. By position: the share of"
+        " rounds that accepted at least so many.",
+        "",
+        "| set | temperature | acceptance length | by position | times plain |",
+        "|---|---|---|---|---|",
+    ]
+    for row in figures:
+        shares = " ".join(f"{share:.2f}".lstrip("0") for share in row["by_position"])
+        gain = row.get("times_plain")
+        lines.append(
+            f"| {row['set']} | {row.get('temperature', 0):g} | {row['acceptance_length']:.2f} |"
+            f" {shares} | {f'{gain:.2f}' if gain else '–'} |"
+        )
+    return lines
+
+
+def _listed(values: Mapping[str, Any]) -> list[str]:
+    return [
+        f"- {key.replace('_', ' ')}: {value}" for key, value in values.items() if value is not None
+    ]
