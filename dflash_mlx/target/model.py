@@ -19,6 +19,7 @@ from .draft_head import DraftHead
 from .kv_bits import group_size
 from .replay import Replay, projections
 from .rollback import Round
+from .row_by_row import RowByRow
 from .watch import Notes, Watch
 
 _BODIES = ("model", "language_model.model", "backbone", "language_model", "transformer")
@@ -57,7 +58,8 @@ class Target:
         inputs = {(i, p): m for i, at in recurrent.items() for p, m in projections(at).items()}
         self._taps = Watch({i: layers[i] for i in self.tap_ids})
         self._all = Watch({i: layers[i] for i in self.tap_ids} | recurrent | inputs)
-        self.replay = Replay(recurrent, inputs)
+        self._row_by_row = RowByRow(m for layer in recurrent.values() for m in layer.modules())
+        self.replay = Replay(recurrent, inputs, self._row_by_row)
 
     @property
     def num_layers(self) -> int:
@@ -135,8 +137,8 @@ class Target:
     def noted_forward(
         self, tokens: mx.array, cache: Sequence[Any]
     ) -> tuple[mx.array, mx.array | None, Notes]:
-        """As `forward`, and what `replay` needs of it."""
-        with self._all.on() as notes:
+        """As `forward` over a block, and what `replay` needs of it."""
+        with self._all.on() as notes, self._row_by_row.on():
             logits = self.model(tokens, cache=cache)
             return logits, self._tapped(notes), notes
 

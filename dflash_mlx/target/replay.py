@@ -15,6 +15,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from .row_by_row import RowByRow
 from .watch import Notes, Recall
 
 _PROJECTIONS = "in_proj"
@@ -31,17 +32,21 @@ def projections(layer: nn.Module) -> dict[str, nn.Module]:
 
 
 class Replay:
-    """The recurrent layers of a model; `modules` maps (index, path) to their projections."""
+    """The recurrent layers of a model; `inputs` maps (index, path) to their projections."""
 
     def __init__(
-        self, layers: Mapping[int, nn.Module], modules: Mapping[tuple[int, str], nn.Module]
+        self,
+        layers: Mapping[int, nn.Module],
+        inputs: Mapping[tuple[int, str], nn.Module],
+        row_by_row: RowByRow,
     ) -> None:
         self._layers = layers
-        self._recall = Recall(modules)
+        self._recall = Recall(inputs)
+        self._row_by_row = row_by_row
 
     def run(self, notes: Notes, entries: Sequence[Any], rows: int) -> None:
         """Bring `entries`, restored caches, behind the first `rows` rows of the noted pass."""
-        with self._recall.from_notes(notes):
+        with self._recall.from_notes(notes), self._row_by_row.on():
             for index, layer in self._layers.items():
                 call = notes[index]
                 if call.given(entries):

@@ -47,7 +47,7 @@ class Watch:
             notes: Notes = {}
             self._notes = notes
             try:
-                with _instances_of(self._noting):
+                with instances_of(self._noting):
                     yield notes
             finally:
                 self._notes = {}
@@ -80,7 +80,7 @@ class Recall:
         with LOCK:
             self._notes = notes
             try:
-                with _instances_of(self._recalling):
+                with instances_of(self._recalling):
                     yield
             finally:
                 self._notes = {}
@@ -98,7 +98,8 @@ class Recall:
 
 
 @contextmanager
-def _instances_of(pairs: list[tuple[nn.Module, type[Any]]]) -> Iterator[None]:
+def instances_of(pairs: list[tuple[nn.Module, type[Any]]]) -> Iterator[None]:
+    """Have each module be of the subclass beside it; a subclass's first base is its own class."""
     try:
         for module, subclass in pairs:
             module.__class__ = subclass

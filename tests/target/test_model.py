@@ -87,3 +87,22 @@ def test_windows_are_kept_by_us_and_full_layers_by_mlx_lm(family: str) -> None:
 
     assert names == {"SlidingCache", "KVCache"}
     assert family_target(family).make_cache()[0].max_size == WINDOW
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_block_has_the_bits_of_its_rows_one_at_a_time(family: str) -> None:
+    """What identity with plain decoding stands on, windows and recurrences included."""
+    target = family_target(family)
+    text = [(13 * i * i + 5) % 120 for i in range(3 * WINDOW)]
+    logits = []
+    for size in (1, 4):
+        cache = target.make_cache()
+        parts = []
+        for place in range(0, len(text), size):
+            with target.round(cache, size) as turn:
+                parts.append(turn.forward(mx.array([text[place : place + size]]))[0])
+                mx.eval(parts)
+                turn.commit(size)
+        logits.append(mx.concatenate(parts, axis=1))
+
+    assert same_bits(logits[:1], logits[1:])

@@ -23,15 +23,6 @@ AFTERWARDS = {"one row": (1, 1, 1), "k rows": (4,), "mixed": (1, 3, 1, 2)}
 KINDS = ("llama", "gemma3_text", "gpt_oss", "qwen3_5", "qwen3_next", "lfm2", "nemotron_h")
 
 
-def alike(family: str, ours: list[mx.array], theirs: list[mx.array]) -> bool:
-    """Equal in every bit; for Mamba-2, whose sum over a block is of another order, to 1e-4."""
-    if family != "nemotron_h":
-        return same_bits(ours, theirs)
-    return len(ours) == len(theirs) and all(
-        mx.allclose(a, b, atol=1e-4).item() for a, b in zip(ours, theirs, strict=True)
-    )
-
-
 @pytest.mark.parametrize("afterwards", AFTERWARDS)
 @pytest.mark.parametrize("kept", range(1, ROWS + 1))
 @pytest.mark.parametrize("family", KINDS)
@@ -51,11 +42,11 @@ def test_a_commit_leaves_what_a_fresh_prefill_leaves(
     append(target, cache, block, keep=kept)
 
     place += kept
-    assert alike(family, contents(cache), fresh(target, TEXT[:place]))
+    assert same_bits(contents(cache), fresh(target, TEXT[:place]))
     for rows in AFTERWARDS[afterwards]:
         append(target, cache, TEXT[place : place + rows])
         place += rows
-    assert alike(family, contents(cache), fresh(target, TEXT[:place]))
+    assert same_bits(contents(cache), fresh(target, TEXT[:place]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -75,7 +66,7 @@ def test_an_exception_restores_what_was_before_the_round(family: str, place: int
     assert same_bits(contents(cache) if place else [], before)
     assert reaches(cache, place)
     append(target, cache, TEXT[place : place + 3])
-    assert alike(family, contents(cache), fresh(target, TEXT[: place + 3]))
+    assert same_bits(contents(cache), fresh(target, TEXT[: place + 3]))
 
 
 def test_a_round_that_commits_nothing_is_undone() -> None:
