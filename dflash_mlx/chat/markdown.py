@@ -18,7 +18,9 @@ from markdown_it.token import Token
 PARSER = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
 PARSER.disable(["reference", "lheading"])
 
-_ONLY_MARKS = re.compile(r"(^|\n)[ \t]*([-*+>#=_~`|: ]+|\d{1,9}[.)]?)\Z")
+_ONLY_MARKS = re.compile(
+    r"(^|\n)[ \t]*([-*+>#=_~`|: ]+ | \d{1,9}[.)]? | (`{3}|~{3})[^`\n]*)\Z", re.VERBOSE
+)
 _OPENING_MARKS = re.compile(r"(?:(?<=\s)|^)[*_~`]+\Z")
 
 
@@ -117,8 +119,8 @@ def _end_of_first(tokens: list[Token], blocks: list[Token]) -> int | None:
 def settled(source: str) -> str:
     """Growing Markdown as it will most likely look: without marks that may come to nothing.
 
-    A last line of marks alone is left out, for a dash may become a list or a rule; emphasis and
-    code within the last line are closed.
+    A last line of marks alone is left out, for a dash may become a list or a rule, and so is the
+    first of a code block; emphasis and code within the last line are closed.
     """
     source = _ONLY_MARKS.sub("", source)
     last = source.rsplit("\n", 1)[-1]

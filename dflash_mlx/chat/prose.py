@@ -45,10 +45,11 @@ class Prose:
         wrap, so that it can be copied as one.
         """
         blocks = SyntaxTreeNode(PARSER.parse(piece.source)).children
+        code: list[Text] = []
         if blocks and blocks[0].type == "fence":
-            code = self._code(blocks[0], width if wrap_code else None, piece.shown)
-            return [*code, *self._blocks(blocks[1:], width)]
-        return self._blocks(blocks, width)
+            code = self._code(blocks.pop(0), width if wrap_code else None, piece.shown)
+        rest = self._blocks(blocks, width)  # wider than a very narrow screen, if deeply nested
+        return [*code, *(row for line in rest for row in _fold(line, width))]
 
     def _blocks(self, nodes: Sequence[SyntaxTreeNode], width: int) -> list[Text]:
         """Blocks one under the other, with blank lines between them unless in a tight list."""
@@ -91,7 +92,7 @@ class Prose:
         language = node.info.split(maxsplit=1)[0] if node.info.strip() else "text"
         syntax = Syntax("", language, theme="ansi_dark", background_color="default")
         code = syntax.highlight(node.content.removesuffix("\n"))
-        code.rstrip()
+        code.remove_suffix("\n")
         count = node.content.count("\n") or int(bool(node.content))
         lines = [*code.split("\n", allow_blank=True), *[Text()] * count][shown:count]
         for line in lines:
@@ -160,9 +161,10 @@ def _indent(lines: Sequence[Text], first: Text, rest: Text) -> list[Text]:
 def _inline(node: SyntaxTreeNode, style: str = "") -> Text:
     """The text of a node with its emphasis, links with their targets, and lines as written."""
     style = f"{style} {_STYLES.get(node.type, '')}".strip()
-    if not node.children:
-        return Text("\n" if node.type in ("softbreak", "hardbreak") else node.content, style)
+    if node.type in ("softbreak", "hardbreak"):
+        return Text("\n")
     text = Text().join(map(partial(_inline, style=style), node.children))
+    text = text or Text(node.content, style)
     if node.type in ("link", "image"):
         target = str(node.attrs.get("href") or node.attrs.get("src") or "")
         if target and target != text.plain:

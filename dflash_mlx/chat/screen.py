@@ -55,7 +55,7 @@ class ScreenView:
             self._thoughts = self._thoughts or 0
             if self.show_thinking:
                 self._finish(self._thinking.push(harmless(event.thinking)), "dim")
-        if self._thoughts is not None:
+        if self._thoughts is not None and (event.thinking or not event.text):
             self._thoughts += len(event.tokens)
         if event.text:
             self._end_thinking()

@@ -75,7 +75,7 @@ class PlainView:
                 self._whisper("thinking ...\n" if self.show_thinking else "thinking ...")
             if self.show_thinking:
                 self._whisper(harmless(event.thinking))
-        if self._thoughts is not None:
+        if self._thoughts is not None and (event.thinking or not event.text):
             self._thoughts += len(event.tokens)
         if event.text:
             self._end_thinking()

@@ -18,7 +18,8 @@ from pathlib import Path
 import pyte
 
 ROOT = Path(__file__).resolve().parents[2]
-ENTER, CTRL_C, CTRL_D, TAB, UP, ESCAPE = "\r", "\x03", "\x04", "\t", "\x1b[A", "\x1b"
+ENTER, CTRL_C, CTRL_D, TAB, ESCAPE = "\r", "\x03", "\x04", "\t", "\x1b"
+UP, LEFT = "\x1b[A", "\x1b[D"
 
 
 class _Screen(pyte.HistoryScreen):
@@ -44,8 +45,11 @@ class Terminal:
         rows: int = 24,
         home: Path,
         env: Mapping[str, str] | None = None,
+        path: Sequence[Path] = (),
     ) -> None:
         self.raw = b""
+        self._gone: list[str] = []  # lines that scrolled off the top
+        self._lines, self._lines_at = list[str](), -1  # as the screen was after so much output
         self.screen = _Screen(columns, rows, history=10_000, ratio=0.5)
         self._stream = pyte.ByteStream(self.screen)
         self._master, slave = pty.openpty()
@@ -55,6 +59,7 @@ class Terminal:
             **{k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES")},
             "TERM": "linux",
             "HOME": str(home),
+            "PATH": os.pathsep.join([*map(str, path), os.environ["PATH"]]),
             "PYTHONPATH": str(ROOT),
             "LC_ALL": "C.UTF-8",
             **(env or {}),
@@ -88,15 +93,15 @@ class Terminal:
     @property
     def lines(self) -> list[str]:
         """All lines so far, those that scrolled off the top included, without trailing blanks."""
-        size = self.screen.columns
-        gone = [
-            "".join(row[x].data for x in range(size)).rstrip() for row in self.screen.history.top
-        ]
-        return (
-            "\n".join([*gone, *(line.rstrip() for line in self.screen.display)])
-            .rstrip()
-            .split("\n")
-        )
+        if self._lines_at == len(self.raw):
+            return self._lines
+        top, columns = self.screen.history.top, range(self.screen.columns)
+        for row in list(top)[len(self._gone) :]:
+            self._gone.append("".join(row[x].data for x in columns).rstrip())
+        shown = [line.rstrip() for line in self.screen.display]
+        self._lines = "\n".join([*self._gone, *shown]).rstrip().split("\n")
+        self._lines_at = len(self.raw)
+        return self._lines
 
     @property
     def text(self) -> str:
