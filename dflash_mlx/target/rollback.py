@@ -69,6 +69,8 @@ class Round:
 
     def forward(self, tokens: mx.array) -> tuple[mx.array, mx.array | None]:
         """As `Target.forward`, noting what it takes to keep only some of the rows."""
+        if self._rows == 1:
+            return self._target.forward(tokens, self._entries)
         logits, taps, self._notes = self._target.noted_forward(tokens, self._entries)
         return logits, taps
 

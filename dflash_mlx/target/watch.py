@@ -91,7 +91,8 @@ class Recall:
 
         class Recalling(plain):
             def __call__(self, rows: Any) -> Any:
-                return recall._notes[key].out[:, : rows.shape[1]]
+                call = recall._notes.get(key)  # none: an interrupt kept this class from going
+                return super().__call__(rows) if call is None else call.out[:, : rows.shape[1]]
 
         Recalling.__name__ = plain.__name__
         return Recalling

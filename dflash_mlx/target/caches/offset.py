@@ -49,7 +49,7 @@ class Offset:
         assert isinstance(saved, int)
         self.rewind(saved)
         entry = self._entry
-        if type(entry) is KVCache and _capacity(entry.keys) != _capacity(entry.values):
+        if type(self._entry) is KVCache and _capacity(entry.keys) != _capacity(entry.values):
             entry.keys, entry.values = entry.keys[..., :saved, :], entry.values[..., :saved, :]
 
 
