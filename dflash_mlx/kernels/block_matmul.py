@@ -9,6 +9,9 @@ import mlx.core as mx
 from .metal import Metal
 
 MAX_ROWS = 32
+WIDE = 16384
+"""Outputs from which a threadgroup takes 128 of them: there are still enough threadgroups."""
+
 _DTYPES = (mx.bfloat16, mx.float16, mx.float32)
 
 
@@ -49,10 +52,16 @@ def block_matmul(x: mx.array, weights: Weights, *, metal: Metal | None = None) -
         "weights.h",
     )
     flat = x.reshape(rows, inner)
+    panels = 2 if outputs >= WIDE else 1
     (product,) = kernel(
         inputs=[flat, *operands(weights)],
-        template=[("T", x.dtype), *layout(weights), ("TILES", row_tiles(rows))],
-        grid=(256 * -(-outputs // 64), 1, 1),
+        template=[
+            ("T", x.dtype),
+            *layout(weights),
+            ("TILES", row_tiles(rows)),
+            ("PANELS", panels),
+        ],
+        grid=(256 * -(-outputs // (64 * panels)), 1, 1),
         threadgroup=(256, 1, 1),
         output_shapes=[(rows, outputs)],
         output_dtypes=[x.dtype],

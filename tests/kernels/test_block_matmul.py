@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simulator import MODELS, Simulator
 from simulator.stock import Stock
 
-from dflash_mlx.kernels.block_matmul import Weights, block_matmul, twin
+from dflash_mlx.kernels.block_matmul import WIDE, Weights, block_matmul, twin
 from dflash_mlx.kernels.metal import Metal
 
 from .oracle import close, same_bits, wide
@@ -78,6 +78,15 @@ def test_any_shape_is_near_float64(count: int, outputs: int, blocks: int, metal:
     x = rows(count, 32 * blocks, mx.float32)
     expected = wide(x) @ matrix64(weights).T
     assert close(block_matmul(x[None], weights, metal=metal)[0], expected)
+
+
+def test_many_outputs_take_two_panels_a_threadgroup(metal: Metal, simulator: Simulator) -> None:
+    weights = make(WIDE, 32, mx.bfloat16, 4, 32)
+    x = rows(2, 32, mx.bfloat16)
+    with simulator.counting() as counts:
+        got = block_matmul(x, weights, metal=metal)
+    assert close(got, wide(x) @ matrix64(weights).T)
+    assert counts.buffers["rows_in"].read_bytes == x.nbytes * WIDE // 128
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -70,7 +70,7 @@ YARN = Prologue(2, 2, 96, 96, wavelengths=2 + mx.arange(48.0), position_scale=0.
 def test_twin_and_kernel_are_near_float64(layer: Prologue, dtype: mx.Dtype, metal: Metal) -> None:
     projected = projection(layer, 5, dtype, batch=2)
     expected = by_formula(projected, 300, layer)
-    # MLX's exp2 of the base costs a few bits of the wavelengths, so its angles drift with positions.
+    # MLX's exp2 of the base costs a few bits of the wavelengths: its angles drift with positions.
     near = twin(projected.astype(mx.float32), 2, layer)
     assert all_close(near, by_formula(projected, 2, layer))
     if (dtype == mx.bfloat16) != (layer is LLAMA):  # a type each, to compile less

@@ -1,0 +1,134 @@
+"""The best tokens of each draft row: the LM head, noise and ranking, without `[rows, V]` logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from . import block_matmul
+from .block_matmul import Weights
+from .metal import Metal
+
+MAX_COUNT = 64
+SPAN = 1024
+"""Tokens of one threadgroup: each gives its own best, which a second launch merges."""
+
+
+class Ranked(NamedTuple):
+    """Of each row: `ids` [R, count] int32 and `scores` [R, count] float32, best first and the lower
+    id where scores are equal; `logsumexp` [R] float32 of the row's logits."""
+
+    ids: mx.array
+    scores: mx.array
+    logsumexp: mx.array
+
+
+class Noise(NamedTuple):
+    """Gumbel noise at a temperature: the same for kernel and twin.
+
+    `streams` [R, 2] uint32 is each row's Threefry key; `gumbel` gives the noise of token ids
+    [R, N] in plain MLX. The kernel computes it in place, from the stream and the id.
+    """
+
+    streams: mx.array
+    gumbel: Callable[[mx.array], mx.array]
+    temperature: float = 1.0
+
+
+def draft_head(
+    hidden: mx.array,
+    weights: Weights,
+    count: int,
+    *,
+    tokens: mx.array | None = None,
+    multiplier: float = 1.0,
+    softcap: float | None = None,
+    noise: Noise | None = None,
+    metal: Metal | None = None,
+) -> Ranked:
+    """The `count` best tokens for each row of `hidden` `[R, K]` by head `weights` `[N, K]`.
+
+    logits = softcap(hidden W^T * multiplier); scores are the logits, or with `noise` logits /
+    temperature + noise. `tokens` `[N]` int32 names the tokens of a draft vocabulary; without it,
+    row n of the head is token n. The kernel's logits are float32, the twin's are first rounded to
+    the type of `hidden`, as a head's output is.
+    """
+    obstacle = unsupported(hidden, weights, count)
+    if metal is None or not metal.serves("draft_head", obstacle):
+        return twin(hidden, weights, count, tokens, multiplier, softcap, noise)
+    rows, vocabulary = hidden.shape[0], weights.shape[0]
+    coldness = 1.0 if noise is None else 1.0 / noise.temperature
+    numbers = mx.array([multiplier, softcap or 0.0, coldness, 0.0], mx.float32)
+    names = hidden if tokens is None else tokens
+    streams = numbers if noise is None else noise.streams
+    spans = -(-vocabulary // SPAN)
+    pieces = metal.kernel(
+        "draft_head",
+        ["hidden", "weights", "scales", "biases", "tokens", "streams", "numbers"],
+        ["best_scores", "best_ids", "masses"],
+        *("fragments.h", "weights.h", "top.h", "noise.h"),
+    )(
+        inputs=[hidden, *block_matmul.operands(weights), names, streams, numbers],
+        template=[
+            ("T", hidden.dtype),
+            *block_matmul.layout(weights),
+            ("TILES", block_matmul.row_tiles(rows)),
+            ("COUNT", count),
+            ("SPAN", SPAN),
+            ("MAPPED", tokens is not None),
+            ("NOISE", noise is not None),
+        ],
+        grid=(256 * spans, 1, 1),
+        threadgroup=(256, 1, 1),
+        output_shapes=[(rows, spans, count), (rows, spans, count), (rows, spans, 2)],
+        output_dtypes=[mx.float32, mx.uint32, mx.float32],
+    )
+    merge = metal.kernel(
+        "draft_head_merge",
+        ["best_scores", "best_ids", "masses"],
+        ["ids", "scores", "logsumexp"],
+        *("fragments.h", "top.h"),
+    )
+    return Ranked(
+        *merge(
+            inputs=pieces,
+            template=[("COUNT", count)],
+            grid=(32, rows, 1),
+            threadgroup=(32, 1, 1),
+            output_shapes=[(rows, count), (rows, count), (rows,)],
+            output_dtypes=[mx.int32, mx.float32, mx.float32],
+        )
+    )
+
+
+def unsupported(hidden: mx.array, weights: Weights, count: int) -> str | None:
+    """Why the kernel cannot take this call, or None if it can."""
+    if not 1 <= count <= min(MAX_COUNT, weights.shape[0]):
+        return f"{count} candidates"
+    return block_matmul.unsupported(hidden, weights)
+
+
+def twin(
+    hidden: mx.array,
+    weights: Weights,
+    count: int,
+    tokens: mx.array | None = None,
+    multiplier: float = 1.0,
+    softcap: float | None = None,
+    noise: Noise | None = None,
+) -> Ranked:
+    """`draft_head` in plain MLX."""
+    logits = block_matmul.twin(hidden, weights).astype(mx.float32) * multiplier
+    if softcap is not None:
+        logits = mx.tanh(logits / softcap) * softcap
+    names = mx.arange(weights.shape[0], dtype=mx.int32) if tokens is None else tokens
+    names = mx.broadcast_to(names[None], logits.shape)
+    scores = logits
+    if noise is not None:
+        scores = logits * (1.0 / noise.temperature) + noise.gumbel(names)
+    places = mx.argsort(-scores, axis=-1)[:, :count]
+    best = mx.take_along_axis(scores, places, axis=-1)
+    ids = mx.take_along_axis(names, places, axis=-1)
+    return Ranked(ids, best, mx.logsumexp(logits, axis=-1))
