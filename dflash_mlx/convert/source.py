@@ -42,7 +42,7 @@ class Source:
 
 
 def read_headers(folder: Path) -> dict[str, TensorInfo]:
-    """All tensors of a folder by its headers. Raises DFlashError if one that it names is missing."""
+    """All tensors of a folder by its headers. Raises DFlashError if one is missing."""
     infos: dict[str, TensorInfo] = {}
     for file in weight_files(folder):
         infos |= read_header(file)
