@@ -136,6 +136,16 @@ def test_a_stop_string_ends_the_reply_inside_a_block(place: int) -> None:
         assert events[-1].stats.generated_tokens == place + 3
 
 
+def test_half_a_stop_string_is_shown_when_the_reply_ends_with_it() -> None:
+    letters = tiny_pair().token_bytes.decode(truth()[:6])
+    options = replace(SPEAKING, max_tokens=6, stop=(letters[-2:] + "?",))
+
+    events = listen(tiny_pair(), options, ORACLE)
+
+    assert text_of(events) == letters
+    assert events[-1].finish_reason == "length"
+
+
 @pytest.mark.parametrize("cap", range(1, 2 * BLOCK + 2))
 def test_a_cap_is_met_exactly_and_the_books_agree(cap: int) -> None:
     """Report 10: neither fewer tokens nor more than `max_tokens`, and all of them counted."""

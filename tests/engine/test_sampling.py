@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -116,6 +117,13 @@ def test_the_filters_keep_the_tokens_that_mlx_lm_keeps(sampling: Sampling) -> No
         ours = set(draw(Chooser(sampling, (seed, 1)), logits[0], 4000).tolist())
 
         assert ours == theirs
+
+
+@pytest.mark.parametrize("only", [{"min_p": 1.0}, {"top_k": 1}, {"top_p": 1e-6}])
+def test_the_strictest_filters_leave_the_likeliest(only: dict[str, Any]) -> None:
+    chosen = draw(Chooser(Sampling(temperature=2.0, **only), (5, 6)), LOGITS, 200)
+
+    assert set(chosen.tolist()) == {0}
 
 
 def test_temperature_zero_takes_the_likeliest_whatever_the_seed() -> None:
