@@ -105,9 +105,16 @@ def test_masks_sinks_and_seams_are_the_formula(
     check(metal, parts(mx.float32, 64, length, rows), length, **choices)
 
 
+def test_sinks_of_eight_heads_and_more(metal: Metal) -> None:
+    """MLX passes fewer than 8 of them in another address space."""
+    for length in (20, 600):
+        sinks = mx.linspace(-2, 3, 8)
+        check(metal, parts(mx.float32, 64, length, 2, (8, 4)), length, sinks=sinks)
+
+
 @pytest.mark.parametrize("length", [507, 508, 509, 1023, 1100])
 def test_splits_are_combined(length: int, metal: Metal) -> None:
-    check(metal, parts(mx.float32, 64, length, 4), length)
+    check(metal, parts(mx.float32, 64, length, 4), length, sinks=mx.array([0.5, -1]))
     check(metal, parts(mx.float32, 64, length, 4), length, window=100, causal=True)
 
 
