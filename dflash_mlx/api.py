@@ -28,6 +28,7 @@ def load(
     dtype: str | None = None,
     exact: bool = False,
     kv_bits: int | None = None,
+    cache_dir: Path | None = None,
     progress: SetupProgress | None = None,
 ) -> Pair:
     """Load a pair.
@@ -37,6 +38,7 @@ def load(
     dtype: of activations and float weights: "float32", "bfloat16" or "float16"; None suits the
     machine. exact: only run where k rows give the same bits as k single rows.
     kv_bits: 4 or 8 keep keys and values of the context quantized, which some models cannot.
+    cache_dir: where the embedded model is kept, by default ~/.cache/dflash-mlx.
     progress: told how a first set-up of the embedded pair goes.
 
     Raises DFlashError where a file is missing or broken, or the two do not belong together.
@@ -45,7 +47,8 @@ def load(
     from .hub.pairs import resolve_pair
     from .pair import load_pair
 
-    return load_pair(resolve_pair(model, draft_model, progress), dtype, backend, kv_bits)
+    names = resolve_pair(model, draft_model, progress, root=cache_dir)
+    return load_pair(names, dtype, backend, kv_bits)
 
 
 def stream_generate(

@@ -7,6 +7,7 @@ one. A sampling field that is None was left out and takes the pair's own default
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Annotated, Literal
 
 from typer import Option
@@ -14,6 +15,15 @@ from typer import Option
 from ..engine.options import Options, Sampling
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+KvBits = Literal["4", "8"]
+CacheDir = Annotated[
+    Path | None,
+    Option(
+        metavar="DIR",
+        help="Where conversions and the embedded model are kept. (default: ~/.cache/dflash-mlx)",
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +99,11 @@ class PairArguments:
             help="Refuse any path that is not bit-equal for every block size. (default: off)",
         ),
     ] = False
+    kv_bits: Annotated[
+        KvBits | None,
+        Option(help="Keep the context's keys and values in so many bits. (default: as computed)"),
+    ] = None
+    cache_dir: CacheDir = None
 
 
 @dataclass(frozen=True, kw_only=True)

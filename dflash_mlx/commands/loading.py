@@ -30,6 +30,8 @@ def load_for(arguments: PairArguments) -> Pair:
             None if arguments.no_draft else arguments.draft_model,
             dtype=arguments.dtype,
             exact=arguments.exact,
+            kv_bits=int(arguments.kv_bits) if arguments.kv_bits else None,
+            cache_dir=arguments.cache_dir,
             progress=tell,
         )
     for note in pair.configuration.notes:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Context, Option, Typer
 
+from .arguments import CacheDir
+
 app = Typer(name="models", rich_markup_mode=None)
 
 Name = Annotated[str, Argument(metavar="NAME", help="A name that `dflash-mlx models` shows.")]
-CacheDir = Annotated[
-    Path | None,
-    Option(
-        metavar="DIR",
-        help="Where conversions and the embedded model are kept. (default: ~/.cache/dflash-mlx)",
-        show_default=False,
-    ),
-]
 
 
 @app.callback(invoke_without_command=True)

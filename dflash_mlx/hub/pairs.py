@@ -35,14 +35,16 @@ def resolve_pair(
     model: str | Path | None,
     draft_model: str | Path | None = AUTO,
     progress: SetupProgress | None = None,
+    *,
+    root: Path | None = None,
 ) -> PairFolders:
     """Find both halves, setting up or downloading what is not there.
 
     `draft_model` "auto" is the drafter that is known for the model; without one that can be had,
     the note says why the pair decodes plainly. None is none; a name that cannot be had is an
-    error, never plain decoding. Raises DFlashError.
+    error, never plain decoding. `root` is where the embedded model is kept. Raises DFlashError.
     """
-    target = resolve(model, "target", progress)
+    target = resolve(model, "target", progress, root=root)
     known = known_pair(target.name)  # plainly too, the prompt is the one that drafting would have
     plain = PairFolders(target.name, target.folder, thinking=known.thinking if known else None)
     if draft_model is None:

@@ -30,16 +30,21 @@ class Resolved:
 
 
 def resolve(
-    name: str | Path | None, role: Role = "target", progress: SetupProgress | None = None
+    name: str | Path | None,
+    role: Role = "target",
+    progress: SetupProgress | None = None,
+    *,
+    root: Path | None = None,
 ) -> Resolved:
     """The folder of model `name`: None or "smollm2-135m", a local folder, or "org/name".
 
     What is on this machine is used without touching the network. Raises DFlashError if there is
-    no such model, it is incomplete, or it is not what `role` asks for ("any": either).
+    no such model, it is incomplete, or it is not what `role` asks for ("any": either). `root` is
+    where the embedded model is kept, by default ~/.cache/dflash-mlx.
     """
     progress = progress or (lambda stage, done, total: None)
     if name is None or str(name) == NAME:
-        folder = drafter_folder() if role == "drafter" else ensure_target(progress)
+        folder = drafter_folder() if role == "drafter" else ensure_target(progress, root=root)
         return Resolved(folder, folder.name if role == "drafter" else NAME, "embedded")
     place = Path(name).expanduser()
     if place.suffix.lower() == ".gguf":
