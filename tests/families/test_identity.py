@@ -12,7 +12,7 @@ from tests.families.models import FAMILIES, build, config_of, family_drafting, f
 from tests.tiny import Script, run
 
 PROMPT = [5, 17, 99, 3, 120, 44, 61, 8, 30, 2]
-LENGTH = 24
+LENGTH = 20
 BLOCK = 6
 ACCEPTS = (0, 5, 2, 1, 0, 4)
 """Drafts that are right, round by round: none, some and all of a block."""

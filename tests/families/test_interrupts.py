@@ -17,7 +17,7 @@ FIRST = [(17 * i * i + 5 * i + 1) % 120 for i in range(WINDOW + 3)]
 SECOND = [*FIRST, 3, 9, 27, 81]
 SEEDED = Sampling(temperature=0.7)
 LENGTH = 7
-PLACES = 12
+PLACES = 9
 
 
 def conversation(family: str, truth: list[int]) -> Context:

@@ -20,7 +20,7 @@ SEEDED = Sampling(temperature=0.7)
 @cache
 def first_reply(family: str) -> list[int]:
     """What the first turn says, decoded plainly."""
-    return run(family_target(family), FIRST, 12, sampling=SEEDED)[0]
+    return run(family_target(family), FIRST, 8, sampling=SEEDED)[0]
 
 
 def after_first_turn(family: str, window: int | None = None) -> Context:
@@ -29,7 +29,7 @@ def after_first_turn(family: str, window: int | None = None) -> Context:
     keeper = family_drafting(target, window)
     script = Script(first_reply(family), len(FIRST), (0, 3, 1), keeper)
     context = Context(target, script, chunk=16)
-    tokens, _, _ = run(target, FIRST, 12, block_size=4, sampling=SEEDED, context=context)
+    tokens, _, _ = run(target, FIRST, 8, block_size=4, sampling=SEEDED, context=context)
     assert tokens == first_reply(family)
     context.drafting = keeper
     return context
@@ -42,10 +42,10 @@ def test_warm_says_what_cold_says(family: str, shared: int) -> None:
     prompt = [*FIRST, *first_reply(family)][:shared] + QUESTION
     target = family_target(family)
     cold = Context(target, family_drafting(target))
-    expected, cold_steps, _ = run(target, prompt, 12, block_size=4, sampling=SEEDED, context=cold)
+    expected, cold_steps, _ = run(target, prompt, 8, block_size=4, sampling=SEEDED, context=cold)
     warm = after_first_turn(family)
 
-    tokens, steps, _ = run(target, prompt, 12, block_size=4, sampling=SEEDED, context=warm)
+    tokens, steps, _ = run(target, prompt, 8, block_size=4, sampling=SEEDED, context=warm)
 
     assert tokens == expected
     assert [step.accepted for step in steps] == [step.accepted for step in cold_steps]

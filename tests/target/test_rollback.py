@@ -19,7 +19,7 @@ from tests.tiny import same_bits
 TEXT = [(13 * i * i + 7 * i + 3) % 120 for i in range(600)]
 WRONG = [121, 122, 123, 124, 125, 126]
 ROWS = 6
-AFTERWARDS = {"one row": (1, 1, 1), "k rows": (4,), "mixed": (1, 3, 1, 2)}
+AFTERWARDS = {"one row first": (1, 1, 3, 1), "k rows first": (4, 1, 2)}
 KINDS = ("llama", "gemma3_text", "gpt_oss", "qwen3_5", "qwen3_next", "lfm2", "nemotron_h")
 
 
