@@ -25,6 +25,10 @@ KEPT = 2
 """How many checkpoints stay: if the last is damaged, the one before it is there."""
 
 
+DRAFTER = "drafter"
+"""The folder within a checkpoint that any command takes for a drafter."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A run at the end of a step: float32 weights, AdamW's moments by name, and plain values."""
@@ -39,7 +43,8 @@ def save_checkpoint(folder: Path, config: Mapping[str, Any], checkpoint: Checkpo
     place = folder / "checkpoints" / f"step-{checkpoint.state['step']:07d}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(place, replace=True) as new:
-        write_drafter(new, config, checkpoint.weights)
+        (new / DRAFTER).mkdir()
+        write_drafter(new / DRAFTER, config, checkpoint.weights)
         mx.save_safetensors(str(new / "optimizer.safetensors"), checkpoint.moments)
         (new / "state.json").write_text(json.dumps(checkpoint.state), encoding="utf-8")
     for old in checkpoints(folder)[:-KEPT]:
@@ -55,7 +60,7 @@ def checkpoints(folder: Path) -> list[Path]:
 def load_checkpoint(place: Path) -> Checkpoint:
     """Read a checkpoint back. Raises DFlashError if it is damaged."""
     try:
-        weights = cast(Weights, mx.load(str(place / "model.safetensors")))
+        weights = cast(Weights, mx.load(str(place / DRAFTER / "model.safetensors")))
         moments = cast(Weights, mx.load(str(place / "optimizer.safetensors")))
         state = json.loads((place / "state.json").read_text(encoding="utf-8"))
         mx.eval(weights, moments)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..pair import Pair
 from ..target.model import Target
 from . import memory
 from .architecture import check_fits, make_drafter, new_config
-from .checkpoint import checkpoints, load_checkpoint, save_checkpoint, write_drafter
+from .checkpoint import DRAFTER, checkpoints, load_checkpoint, save_checkpoint, write_drafter
 from .conversations import Conversation
 from .corpus import Corpus
 from .features import CachedFeatures, Features, OnlineFeatures
@@ -122,7 +122,7 @@ class Run:
 
     def go(
         self, trainer: Trainer, stop: Callable[[], bool] = lambda: False
-    ) -> Iterator[StepReport | EvalReport]:
+    ) -> Generator[StepReport | EvalReport]:
         """Step to the end, or until `stop`: then a checkpoint is saved, and all is done."""
         settings = self.settings
         while trainer.step_number < trainer.steps:
@@ -158,7 +158,7 @@ class Run:
     def _config(self) -> dict[str, Any]:
         """Of a checkpoint, of the drafter to begin with, or a new one."""
         if self._last:
-            return read_json(self._last[0] / "config.json")
+            return read_json(self._last[0] / DRAFTER / "config.json")
         if self.settings.init in ("random", "target"):
             return new_config(self.pair, self.settings, self.corpus.thinking)
         config = read_json(resolve(self.settings.init, "drafter").folder / "config.json")

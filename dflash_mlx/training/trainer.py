@@ -172,6 +172,7 @@ class Trainer:
         """Go on behind a checkpoint."""
         self.weights = checkpoint.weights
         self.step_number = int(checkpoint.state["step"])
+        self._optimizer.init(self.weights)
         self._optimizer.state["step"] = mx.array(self.step_number, mx.uint64)
         for name in self.weights:
             for kind in ("m", "v"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engine.options import Options, Sampling
+from ...errors import DFlashError
 from ...model_folder import read_json
 from ...pair import Pair
 from ...training.checkpoint import checkpoints
@@ -42,6 +43,10 @@ def evaluate(stages: Stages, given: dict[str, Any]) -> None:
     for name, prompts in sets.items():
         if prompts:
             rows.append(_served(pair, settings, name, prompts))
+    if not rows:
+        raise DFlashError(
+            "Nothing is held out to evaluate on: name conversations as --data, or --prompts."
+        )
     _keep_figures(stages.place.figures, rows)
 
 

@@ -109,7 +109,7 @@ def _progress(window: list[StepReport], steps: int) -> str:
         f" {last.gradient_norm:.2f} · rate {last.learning_rate:.1e} ·"
         f" {sum(r.tokens for r in window) / seconds:,.0f} tokens/s,"
         f" {sum(r.anchors for r in window) / seconds:,.0f} anchors/s ·"
-        + ", ".join(f" {name} {share:.0%}" for name, share in shares.items())
+        + ",".join(f" {name} {share:.0%}" for name, share in shares.items())
     )
 
 

@@ -12,7 +12,7 @@ from ...errors import DFlashError, UsageError
 from ...hub.pairs import PairFolders, resolve_pair
 from ...model_folder import read_json
 from ...pair import Pair, load_pair
-from ...training.checkpoint import checkpoints
+from ...training.checkpoint import DRAFTER, checkpoints
 from ...training.corpus import MANIFEST, fingerprint
 from ...training.settings import read_recipe
 from ..loading import setup_progress, silence_libraries
@@ -99,7 +99,8 @@ class Stages:
     def best(self) -> Path:
         """The run's best drafter, else its last. Raises DFlashError where there is none."""
         run = self.place.run
-        for folder in (run / "best", *checkpoints(run)[::-1]):
+        saved = [place / DRAFTER for place in checkpoints(run)[::-1]]
+        for folder in (run / "best", *saved):
             if folder.exists():
                 return folder
         raise DFlashError(f"There is no trained drafter in {run}: `dflash-mlx train run` first.")
