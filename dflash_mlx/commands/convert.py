@@ -88,7 +88,7 @@ class _Job:
         output = self.arguments.output or Path(f"{name}-mlx-{kind}")
         if output.exists() and source.resolve().is_relative_to(output.resolve()):
             raise UsageError(f"{output} holds what is to be converted: choose another -o.")
-        if output.exists() and not self.arguments.force:
+        if output.exists() and not (self.arguments.force or self.arguments.dry_run):
             raise DFlashError(f"{output} exists already: choose another -o, or --force.")
         return output
 

@@ -19,7 +19,7 @@ from . import drafter, target
 from .counted import count_answers, coverage, most_frequent
 from .files import companion_bytes, copy_companions, parameters, write_weights
 from .float16 import check_activations, check_weights
-from .quantize import Quantization, bits_per_weight, quantize
+from .quantize import Quantization, bits_per_weight, kept_by_globs, quantizable, quantize
 from .report import Report, count_layers
 from .source import Source
 
@@ -77,6 +77,8 @@ def prepare(source: Source, wishes: Wishes, device: str, *, only_headers: bool =
     Raises DFlashError and UsageError.
     """
     is_drafter = isinstance(source.model, Drafter)
+    if wishes.quantization:  # said before anything takes its time
+        kept_by_globs(quantizable(source.model), wishes.quantization.keep)
     ids = _draft_vocabulary(source, wishes)
     dtype = wishes.dtype or (None if is_drafter else target.own_dtype(source.config))
     if wishes.dtype == "float16" and not only_headers:

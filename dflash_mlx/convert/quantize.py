@@ -7,7 +7,7 @@ and under a layer's path those of one (mlx-lm's form, which drafters share).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -95,16 +95,8 @@ def quantize(
     own wishes (mlx-lm's `quant_predicate`) hold where no recipe is named. Raises DFlashError
     where nothing can be quantized, UsageError where a glob matches no layer.
     """
-    layers = {path: m for path, m in model.named_modules() if hasattr(m, "to_quantized")}
-    if not layers:
-        raise DFlashError(
-            "Every layer of this model is quantized already: convert the original, or leave out -q."
-        )
-    matched = {glob: [path for path in layers if _matches(path, glob)] for glob in wanted.keep}
-    for glob, paths in matched.items():
-        if not paths:
-            raise UsageError(f"--keep {glob} matches no layer; one layer is {next(iter(layers))}.")
-    kept = {path: f"--keep {glob}" for glob, paths in matched.items() for path in paths}
+    layers = quantizable(model)
+    kept = kept_by_globs(layers, wanted.keep)
     done = Quantized(dict(earlier or wanted.values), kept=kept)
     wish = _wishes(model, wanted)
 
@@ -131,6 +123,27 @@ def quantize(
     if not done.layers:
         raise DFlashError("No layer of this model can be quantized so: choose a smaller group.")
     return done
+
+
+def quantizable(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers that can be quantized, by path; raises DFlashError if there is none."""
+    layers = {path: m for path, m in model.named_modules() if hasattr(m, "to_quantized")}
+    if not layers:
+        raise DFlashError(
+            "Every layer of this model is quantized already: convert the original, or leave out -q."
+        )
+    return layers
+
+
+def kept_by_globs(paths: Iterable[str], globs: Sequence[str]) -> dict[str, str]:
+    """Which of `paths` a glob keeps, and why; raises UsageError for a glob that matches none."""
+    kept: dict[str, str] = {}
+    for glob in globs:
+        matched = [path for path in paths if _matches(path, glob)]
+        if not matched:
+            raise UsageError(f"--keep {glob} matches no layer; one is {next(iter(paths))}.")
+        kept |= dict.fromkeys(matched, f"--keep {glob}")
+    return kept
 
 
 def _wishes(

@@ -87,10 +87,11 @@ def test_a_dry_run_writes_nothing_and_reads_no_weights(
     raw = bytearray(file.read_bytes())
     start = 8 + int.from_bytes(raw[:8], "little")
     file.write_bytes(raw[:start] + b"\xff" * (len(raw) - start))
-    convert(source, tmp_path / "ours", q_bits=3, dry_run=True)
-    dry = capsys.readouterr().out.splitlines()
-    assert dry[:5] == real[:5]
-    assert dry[-1].startswith("dry run     nothing was written")
+    for output in (tmp_path / "ours", tmp_path / "real"):
+        convert(source, output, q_bits=3, dry_run=True)
+        dry = capsys.readouterr().out.splitlines()
+        assert dry[:5] == real[:5]
+        assert dry[-1].startswith("dry run     nothing was written")
     assert names(tmp_path) == {"place", "real"}
 
 
@@ -310,6 +311,18 @@ def test_what_is_not_here_is_not_fetched_offline(tmp_path: Path, run_cli: RunCli
 def test_one_source_is_needed(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         run(ConvertArguments(**arguments), prepare(exact=True))
+
+
+def test_the_page_names_every_flag() -> None:
+    from typer.main import get_command
+
+    from dflash_mlx.cli import app
+
+    page = (ROOT / "docs" / "convert.md").read_text()
+    parameters = get_command(app).commands["convert"].params  # type: ignore[attr-defined]
+    flags = {flag for parameter in parameters for flag in parameter.opts if flag[0] == "-"}
+    assert len(flags) >= 20
+    assert {flag for flag in flags if f"`{flag}" not in page} == {"--help", "-h"} & flags
 
 
 def test_a_mode_that_mlx_lacks_is_told_by_the_command_line(run_cli: RunCli) -> None:
