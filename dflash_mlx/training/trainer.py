@@ -170,7 +170,8 @@ class Trainer:
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on behind a checkpoint."""
-        self.weights = checkpoint.weights
+        # In the drafter's order, since the norm of a gradient sums over weights in theirs.
+        self.weights = {n: checkpoint.weights[n] for n in flat(self.drafter.parameters())}
         self.step_number = int(checkpoint.state["step"])
         self._optimizer.init(self.weights)
         self._optimizer.state["step"] = mx.array(self.step_number, mx.uint64)
