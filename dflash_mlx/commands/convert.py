@@ -38,7 +38,7 @@ def run(arguments: ConvertArguments, backend: Backend) -> None:
         if source.lower().endswith(".gguf"):
             _Gguf(arguments, wishes, backend, tell, Path(source).expanduser()).run()
         else:
-            found = resolve(source, "any", tell)
+            found = resolve(source, "any", tell, root=arguments.cache_dir)
             _Folder(arguments, wishes, backend, tell, found).run()
 
 
@@ -160,7 +160,8 @@ class _Folder(_Job):
         load_drafter(new)
         if self.arguments.target is None:
             return []
-        target = resolve(self.arguments.target, "target", self.tell)
+        root = self.arguments.cache_dir
+        target = resolve(self.arguments.target, "target", self.tell, root=root)
         names = PairFolders(target.name, target.folder)
         before = acceptance(names, self.found.folder, self.backend)
         after = acceptance(names, new, self.backend)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from .arguments import Dtype
+from .arguments import CacheDir, Dtype
 
 Mode = Literal["affine", "mxfp4", "nvfp4", "mxfp8"]
 
@@ -115,6 +115,7 @@ class PlaceArguments:
     private: Annotated[
         bool, Option("--private", help="Make that repository private. (default: public)")
     ] = False
+    cache_dir: CacheDir = None
 
 
 @dataclass(frozen=True, kw_only=True)

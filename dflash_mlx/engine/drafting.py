@@ -111,7 +111,8 @@ class BlockDrafting:
         block = mx.array([[history[-1]] + [config.mask_token_id] * (rows - 1)])
         embeddings = self._target.embed(block) * config.embedding_scale
         hidden = self._drafter.block(embeddings, self._cache)
-        logits = self._drafter.logits(hidden[:, 1:], self._head or self._target.head)[0]
+        head = self._head.logits if self._head else self._target.head
+        logits = self._drafter.logits(hidden[:, 1:], head)[0]
         if isinstance(self._drafter, SecondDrafter):
             walk = partial(self._drafter.candidate_selector.walk, hidden[0, 1:], history[-1])
             scores = self._head.spread(logits) if self._head else logits

@@ -23,7 +23,7 @@ class DraftHead:
         self.size = size
         self._rows = _rows(head, whole, self.ids)
 
-    def __call__(self, hidden: mx.array) -> mx.array:
+    def logits(self, hidden: mx.array) -> mx.array:
         """Logits [..., N] of final hidden rows [..., D]."""
         return self._rows(hidden)
 
