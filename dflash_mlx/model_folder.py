@@ -34,11 +34,18 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path.parent} has no {path.name}: give the folder that holds {path.name} and"
             " *.safetensors."
         ) from None
+    except OSError as error:
+        raise DFlashError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError:
         raise DFlashError(f"{path} is damaged: it does not hold JSON; fetch it again.") from None
     if not isinstance(value, dict):
         raise DFlashError(f"{path} does not hold a JSON object; fetch it again.")
     return value
+
+
+def read_optional_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`; empty where there is no such file."""
+    return read_json(path) if path.exists() else {}
 
 
 def weight_files(folder: Path) -> list[Path]:

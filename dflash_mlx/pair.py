@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from jinja2 import TemplateError, Undefined
+from jinja2 import TemplateError
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .backend import Backend
@@ -24,7 +24,8 @@ from .engine.text import TokenBytes
 from .engine.thinking import thinking_tags
 from .errors import DFlashError, UsageError
 from .hub.pairs import PairFolders
-from .target.load import DTYPES, load_pair_tokenizer, load_target, read_json
+from .model_folder import read_optional_json
+from .target.load import DTYPES, load_pair_tokenizer, load_target
 from .target.model import Target
 
 KERNELS = "stock MLX"
@@ -104,14 +105,17 @@ class Pair:
                 " `generate --ignore-chat-template` to continue a raw text."
             )
         mode = self.thinking if thinking is None else thinking
-        # mlx-lm would say "on" where nothing is said; an undefined name is the template's own way.
-        switch = {"enable_thinking": Undefined() if mode is None else mode}
+        switch, renderer = {}, self.tokenizer
+        if self.can_switch_thinking and mode is not None:
+            switch = {"enable_thinking": mode}
+        elif self.can_switch_thinking:  # mlx-lm's wrapper says "on" where nothing is said
+            renderer = self.tokenizer._tokenizer
         try:
-            rendered: str = self.tokenizer.apply_chat_template(
+            rendered: str = renderer.apply_chat_template(
                 [dict(message) for message in messages],
                 tokenize=False,
                 add_generation_prompt=True,
-                **(switch if self.can_switch_thinking else {}),
+                **switch,
             )
         except TemplateError as error:
             raise UsageError(f"The model's chat template refuses this: {error}.") from error
@@ -139,9 +143,9 @@ def load_pair(
         drafter = load_drafter(names.draft_folder, wanted or _draft_dtype(backend))
     target = Target(model_, config, drafter.config.target_layer_ids if drafter else (), kv_bits)
     tokenizer = load_pair_tokenizer(names.model_folder, config)
-    generation_config = read_json(names.model_folder / "generation_config.json")
+    generation_config = read_optional_json(names.model_folder / "generation_config.json")
     stop_tokens = stop_token_ids(
-        tokenizer, read_json(names.model_folder / "config.json"), generation_config
+        tokenizer, read_optional_json(names.model_folder / "config.json"), generation_config
     )
     if drafter is not None:
         reason = None if names.chosen else target.rollback_refusal()
@@ -214,7 +218,7 @@ def trained_thinking(draft_folder: Path) -> bool | None:
     `enable_thinking` in its config.json says so, else the way that its card (README.md) switches
     the target's template, if it is always the same. The wrong mode costs most of the acceptance.
     """
-    stated = read_json(draft_folder / "config.json").get("enable_thinking")
+    stated = read_optional_json(draft_folder / "config.json").get("enable_thinking")
     if isinstance(stated, bool):
         return stated
     card = draft_folder / "README.md"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from ..errors import DFlashError
+from ..model_folder import TensorInfo, read_header, read_json, weight_files
 from .config import read_config
 from .dflash2 import SecondDrafter
 from .draft_vocab import read_draft_vocab
@@ -21,14 +21,6 @@ from .packaging import Packaging, packaging_of
 
 DTYPES = {"F32": mx.float32, "BF16": mx.bfloat16, "F16": mx.float16}
 PACKED = "U32"
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """What a safetensors header says of one tensor."""
-
-    dtype: str
-    shape: tuple[int, ...]
 
 
 def load_drafter(
@@ -64,67 +56,6 @@ def load_drafter(
 def _name(name: str) -> str:
     """A tensor's name in the model: some writers of DFlash 2 add `.weight` to the codebooks."""
     return name.removesuffix(".weight") if name.endswith("_codebook.weight") else name
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`."""
-    if not path.parent.is_dir():
-        raise DFlashError(f"There is no drafter folder {path.parent}.")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DFlashError(
-            f"{path.parent} has no {path.name}: it is not a drafter's folder."
-        ) from None
-    except OSError as error:
-        raise DFlashError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError:
-        raise DFlashError(f"{path} is damaged: it does not hold JSON; fetch it again.") from None
-    if not isinstance(value, dict):
-        raise DFlashError(f"{path} does not hold a JSON object; fetch it again.")
-    return value
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors of a folder: those that its index names, else all."""
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        weight_map = read_json(index).get("weight_map")
-        names = set(weight_map.values()) if isinstance(weight_map, dict) else set()
-        files = sorted(folder / Path(str(name)).name for name in names)
-    else:
-        files = sorted(folder.glob("*.safetensors"))
-    missing = [file.name for file in files if not file.exists()]
-    if missing:
-        raise DFlashError(f"{folder} lacks {', '.join(missing)}, which its index names.")
-    if not files:
-        raise DFlashError(f"{folder} has no model.safetensors; other weight formats are not read.")
-    return files
-
-
-def read_header(path: Path) -> dict[str, TensorInfo]:
-    """The header of a safetensors file, after checking that all of its data is there."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(8)
-        length = int.from_bytes(start, "little")
-        if start == b"version ":
-            raise DFlashError(f"{path} is a Git LFS pointer, not weights: run `git lfs pull`.")
-        try:
-            if not 0 < length <= size - 8:
-                raise ValueError("the header reaches beyond the file")
-            header = json.loads(file.read(length))
-            header.pop("__metadata__", None)
-            infos = {
-                name: TensorInfo(entry["dtype"], tuple(entry["shape"]))
-                for name, entry in header.items()
-            }
-            end = 8 + length + max(entry["data_offsets"][1] for entry in header.values())
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise DFlashError(f"{path} is damaged or cut short; fetch it again.") from None
-    if size < end:
-        raise DFlashError(f"{path} is cut short at {size:,} of {end:,} bytes; fetch it again.")
-    return infos
 
 
 def _unquantized_shapes(

@@ -67,17 +67,6 @@ def load_pair_tokenizer(folder: Path, config: dict[str, Any]) -> TokenizerWrappe
         raise DFlashError(f"The tokenizer in {folder} cannot be loaded: {reason}") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; empty where there is no file. Raises DFlashError if broken."""
-    if not path.exists():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DFlashError(f"{path} is not valid JSON ({error}): fetch the model again.") from error
-    return value if isinstance(value, dict) else {}
-
-
 def _cast(model: nn.Module, dtype: mx.Dtype) -> None:
     """Cast float parameters, but for those that the model itself says must stay as they are."""
     may_cast = getattr(model, "cast_predicate", lambda name: True)

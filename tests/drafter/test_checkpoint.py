@@ -133,7 +133,7 @@ def refusal(folder: Path) -> str:
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
-    assert "There is no drafter folder" in refusal(tmp_path / "nowhere")
+    assert "There is no model folder" in refusal(tmp_path / "nowhere")
 
 
 def test_a_folder_without_config(tmp_path: Path) -> None:
