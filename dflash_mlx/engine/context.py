@@ -109,7 +109,7 @@ class Context:
                 done += len(chunk)
                 if progress is not None:
                     progress(done, len(tokens))
-            if len(stops) > 1:
+            if len(stops) > 1 and self.tokens:
                 self._take_snapshot(drafting)
 
     def _append(self, chunk: Sequence[int], drafting: Drafting | None) -> None:

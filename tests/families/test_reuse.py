@@ -92,6 +92,22 @@ def test_the_question_before_the_last_is_still_within_reach(family: str) -> None
     assert context.reuse([*FIRST, 1, 2], draft=True) >= len(FIRST) - 1
 
 
+@pytest.mark.parametrize("family", ["gemma3_text", "qwen3_5"])
+def test_a_prompt_that_shares_nothing_begins_again(family: str) -> None:
+    """Even where the conversation began with a prompt too short to go back into."""
+    target = family_target(family)
+    context = Context(target, family_drafting(target))
+    for entry in context.cache:
+        entry.step = 8
+    context.prefill(FIRST[:8], draft=True)
+    run(target, FIRST[:9], 60, block_size=4, context=context)
+    expected, _, _ = run(target, QUESTION, 6)
+
+    tokens, _, _ = run(target, QUESTION, 6, block_size=4, context=context)
+
+    assert tokens == expected
+
+
 def test_no_snapshot_is_taken_where_none_is_needed() -> None:
     context = after_first_turn("llama")
 

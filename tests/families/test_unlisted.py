@@ -23,6 +23,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gemma3": {  # of text and images, used for text
         "text_config": {
             **attention_config(),
+            "model_type": "gemma3_text",
             "num_hidden_layers": 3,
             "query_pre_attn_scalar": 16,
             "sliding_window": WINDOW,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 import pytest
+from mlx_lm.models.cache import make_prompt_cache
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.target.model import Target
@@ -106,3 +107,23 @@ def test_a_block_has_the_bits_of_its_rows_one_at_a_time(family: str) -> None:
         logits.append(mx.concatenate(parts, axis=1))
 
     assert same_bits(logits[:1], logits[1:])
+
+
+@pytest.mark.parametrize("family", ["mistral3", "gemma3_text", "gemma4", "gpt_oss", "nemotron_h"])
+def test_our_caches_say_what_mlx_lms_own_say(family: str) -> None:
+    """Its rings sum in another order once they have wrapped, hence the tolerance."""
+    target = family_target(family)
+    ours, theirs = target.make_cache(), make_prompt_cache(target.model)
+    place = 0
+    for size in (5, 1, 1, 9, 1, 4, 1, 1, 12, 1):
+        tokens = mx.array([[(13 * i * i + 5) % 120 for i in range(place, place + size)]])
+        with target.round(ours, size) as turn:
+            logits, _ = turn.forward(tokens)
+            mx.eval(logits)
+            turn.commit(size)
+
+        expected = target.model(tokens, cache=theirs)
+
+        assert mx.allclose(logits, expected, atol=1e-4).item()
+        assert mx.array_equal(mx.argmax(logits, -1), mx.argmax(expected, -1)).item()
+        place += size
