@@ -47,7 +47,9 @@ def _kinds(hint: Any) -> list[Any]:
 
 def _fits(value: object, kind: Any) -> bool:
     if get_origin(kind) is Literal:
-        return value in get_args(kind)
+        return str(value) in get_args(kind)
+    if kind is Path:
+        return isinstance(value, str)
     if get_origin(kind) is list:
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
     if kind is float:

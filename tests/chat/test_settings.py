@@ -31,6 +31,8 @@ def test_keys_are_flags_without_their_dashes(tmp_path: Path) -> None:
         thinking = false
         dtype = "bfloat16"
         stop = ["a", "b"]
+        cache-dir = "/a/b"
+        kv-bits = 4
     """
     assert read(tmp_path, content) == {
         "model": "org/name",
@@ -41,6 +43,8 @@ def test_keys_are_flags_without_their_dashes(tmp_path: Path) -> None:
         "thinking": False,
         "dtype": "bfloat16",
         "stop": ["a", "b"],
+        "cache_dir": "/a/b",
+        "kv_bits": 4,
     }
 
 

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import pty
 import re
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 
+from dflash_mlx import cli
 from dflash_mlx.api import load
+from dflash_mlx.chat.prompt import PromptReader
+from dflash_mlx.chat.state import write_json
+from dflash_mlx.commands.arguments import ChatArguments
+from dflash_mlx.commands.chat import terminal
 from dflash_mlx.engine.options import Options
 from tests.chat.pairs import write_talking_pair
 from tests.chat.terminal import CTRL_C, CTRL_D, ENTER, Terminal
@@ -15,6 +29,7 @@ from tests.conftest import RunCli
 from tests.tiny_folders import TinyPair
 
 STATISTICS = "· seed "
+STATE = Path(".local/share/dflash-mlx")
 
 
 @pytest.fixture(scope="module")
@@ -35,24 +50,24 @@ def test_three_turns_with_an_interrupt_and_the_next_turn_is_right(
     pair: TinyPair, tmp_path: Path
 ) -> None:
     command = ["-m", "dflash_mlx", "chat", *flags(pair), "--max-tokens", "80", "--plain"]
-    terminal = Terminal(command, home=tmp_path, columns=500)  # a reply is one line
+    window = Terminal(command, home=tmp_path, columns=500)  # a reply is one line
     try:
-        terminal.wait_for("leaves.\n>")
-        terminal.type(CTRL_C)
-        terminal.wait_for("Ctrl-D or /exit leaves.\n>")
-        terminal.type("one" + ENTER)
-        terminal.wait_for(STATISTICS)
-        terminal.type("two" + ENTER)
-        terminal.wait_until(lambda: re.search(r"> two\n\w{3}", terminal.text) is not None)
-        terminal.type(CTRL_C)
-        terminal.wait_for(", interrupted")
-        terminal.type("three" + ENTER)
-        terminal.wait_for(STATISTICS, count=3)
-        terminal.type(CTRL_D)
-        assert terminal.leave() == 0
-        screen = terminal.text
+        window.wait_for("leaves.\n>")
+        window.type(CTRL_C)
+        window.wait_for("Ctrl-D or /exit leaves.\n>")
+        window.type("one" + ENTER)
+        window.wait_for(STATISTICS)
+        window.type("two" + ENTER)
+        window.wait_until(lambda: re.search(r"> two\n\w{3}", window.text) is not None)
+        window.type(CTRL_C)
+        window.wait_for(", interrupted")
+        window.type("three" + ENTER)
+        window.wait_for(STATISTICS, count=3)
+        window.type(CTRL_D)
+        assert window.leave() == 0
+        screen = window.text
     finally:
-        terminal.close()
+        window.close()
 
     said = int(re.findall(r"(\d+) tokens, interrupted", screen)[0])
     assert 0 < said < 80
@@ -78,9 +93,184 @@ def test_piped_lines_are_messages_and_only_answers_reach_standard_output(
     assert ">" not in chat.stderr
 
 
-def test_an_error_in_a_pipe_ends_the_chat_with_its_exit_code(
-    pair: TinyPair, run_cli: RunCli
+# From here on in this process: what the chat makes of its flags and files
+
+
+@dataclass
+class Piped:
+    """`dflash-mlx chat` with messages on standard input and a home of its own."""
+
+    home: Path
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def chat(self, *flags: str, stdin: str = "", code: int = 0) -> tuple[str, str]:
+        """Standard output and standard error of a run."""
+        self.monkeypatch.setenv("HOME", str(self.home))
+        self.monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        assert cli.run(["chat", *flags]) == code
+        return self.capsys.readouterr()
+
+    def configure(self, content: str) -> None:
+        """Write config.toml."""
+        path = self.home / ".config" / "dflash-mlx" / "config.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+@pytest.fixture
+def piped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Piped:
+    return Piped(tmp_path, monkeypatch, capsys)
+
+
+def test_an_error_in_a_pipe_ends_the_chat_with_its_exit_code(pair: TinyPair, piped: Piped) -> None:
+    out, err = piped.chat(*flags(pair), stdin="/newer\none\n", code=2)
+    assert out == ""
+    assert err.endswith("error: There is no command /newer: did you mean /new?\n")
+
+
+def test_flags_win_over_the_config_file_and_it_over_the_defaults(
+    pair: TinyPair, piped: Piped
 ) -> None:
-    chat = run_cli("chat", *flags(pair), stdin="/newer\none\n", home=True)
-    assert (chat.returncode, chat.stdout) == (2, "")
-    assert chat.stderr == "error: There is no command /newer: did you mean /new?\n"
+    piped.configure("temperature = 0.5\ntop-k = 7\nblock-size = 4\ncache-dir = '/nowhere'")
+    _, err = piped.chat(*flags(pair), "--temperature", "0.25", stdin="/set\n")
+    assert re.search(r"temperature +0\.25 ", err)
+    assert re.search("top-k +7 ", err)
+    assert re.search("block-size +4 ", err)
+    assert re.search("seed +drawn for each reply", err)
+
+
+def test_a_mistake_in_the_config_file_is_an_error(piped: Piped) -> None:
+    piped.configure("temprature = 0.5")
+    _, err = piped.chat(code=2)
+    assert "there is no setting temprature: did you mean temperature?" in err
+
+
+def test_generate_knows_nothing_of_the_config_file(
+    pair: TinyPair, piped: Piped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped.configure("nonsense = 1")
+    monkeypatch.setenv("HOME", str(piped.home))
+    assert cli.run(["generate", *flags(pair), "-p", "one", "-m", "3"]) == 0
+
+
+def test_without_a_model_the_chat_takes_the_last_pair(pair: TinyPair, piped: Piped) -> None:
+    piped.chat(*flags(pair))
+    _, err = piped.chat("--exact", stdin="/model\n")
+    assert err.endswith("target with drafter\n")
+
+
+def test_a_last_pair_that_is_gone_is_said_and_the_embedded_one_taken(
+    pair: TinyPair, piped: Piped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dflash_mlx.commands.chat.EMBEDDED", str(pair.target))
+    gone = piped.home / "gone"
+    write_json(piped.home / STATE / "last-pair.json", {"model": str(gone), "draft_model": "auto"})
+    _, err = piped.chat("--exact", stdin="/model\n")
+    assert "The last pair cannot be used" in err
+    assert str(gone) in err
+    assert err.endswith("target without a drafter\n")
+
+
+def test_without_a_drafter_that_was_asked_for_there_is_no_chat(
+    pair: TinyPair, piped: Piped
+) -> None:
+    piped.chat("--model", str(pair.target), "--draft-model", str(piped.home / "none"), code=1)
+
+
+def test_a_model_without_a_template_is_refused_in_a_sentence(tmp_path: Path, piped: Piped) -> None:
+    base = write_talking_pair(tmp_path / "base")
+    path = base.target / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    del config["chat_template"]
+    path.write_text(json.dumps(config))
+    out, err = piped.chat(*flags(base), stdin="one\n", code=2)
+    assert out == ""
+    assert err.endswith(
+        "error: This model has no chat template (it is a base model): use"
+        " `generate --ignore-chat-template` to continue a raw text.\n"
+    )
+
+
+SWITCH = "{% if enable_thinking is defined %}{{ 'on:' if enable_thinking else 'off:' }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("trained", "flag", "told"),
+    [
+        (None, [], ""),
+        (None, ["--thinking"], "on:"),
+        (False, [], "off:"),
+        (True, [], "on:"),
+        (False, ["--thinking"], "on:"),
+        (True, ["--no-thinking"], "off:"),
+    ],
+)
+def test_the_model_thinks_as_its_drafter_was_trained_unless_told(
+    tmp_path: Path, piped: Piped, trained: bool | None, flag: list[str], told: str
+) -> None:
+    """Chat and generate make the same prompt; the mode costs acceptance if it is the wrong one."""
+    folders = write_talking_pair(tmp_path / "switch")
+    for path, key, change in (
+        (folders.target / "tokenizer_config.json", "chat_template", lambda old: SWITCH + old),
+        (folders.drafter / "config.json", "enable_thinking", lambda _: trained),
+    ):
+        config = json.loads(path.read_text())
+        path.write_text(json.dumps(config | {key: change(config.get(key))}))
+    want = load(folders.target, folders.drafter, exact=True)
+    plain = len(want.encode(want.render([{"role": "user", "content": "one"}], thinking=None)))
+    length = len(told) + plain - len("" if trained is None else "on:" if trained else "off:")
+    _, err = piped.chat(*flags(folders), *flag, "-m", "2", stdin="one\n")
+    assert f"· prompt {length} ·" in err
+
+
+def test_a_switch_that_the_template_lacks_is_said(pair: TinyPair, piped: Piped) -> None:
+    _, err = piped.chat(*flags(pair), "--thinking")
+    assert "template has no switch for thinking" in err
+
+
+@pytest.mark.parametrize(
+    ("stdin", "stdout", "term", "plain", "reader", "view"),
+    [
+        (True, True, "xterm-256color", False, "PromptReader", "ScreenView"),
+        (True, True, "xterm-256color", True, "PlainReader", "PlainView"),
+        (True, True, "dumb", False, "PlainReader", "PlainView"),
+        (True, True, None, False, "PlainReader", "PlainView"),
+        (True, False, "xterm-256color", False, "PlainReader", "PlainView"),
+        (False, True, "xterm-256color", False, "PipeReader", "PlainView"),
+    ],
+)
+def test_how_it_reads_and_shows_depends_on_both_ends(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stdin: bool,
+    stdout: bool,
+    term: str | None,
+    plain: bool,
+    reader: str,
+    view: str,
+) -> None:
+    master, slave = pty.openpty()
+    with open(slave, "r+b", buffering=0) as raw:  # noqa: PTH123  (a descriptor, not a path)
+        ends = {True: io.TextIOWrapper(raw), False: io.StringIO()}
+        monkeypatch.setattr(sys, "stdin", ends[stdin])
+        monkeypatch.setattr(sys, "stdout", ends[stdout])
+        if term is None:
+            monkeypatch.delenv("TERM", raising=False)
+        else:
+            monkeypatch.setenv("TERM", term)
+        found = terminal(ChatArguments(plain=plain), tmp_path)
+        monkeypatch.undo()
+    os.close(master)
+    assert [type(part).__name__ for part in found] == [reader, view]
+
+
+def test_no_history_is_kept_if_that_is_not_wanted(tmp_path: Path) -> None:
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        for place in (None, tmp_path / "history"):
+            reader = PromptReader(place)
+            keys.send_text("a secret\r")
+            assert reader.read() == "a secret"
+    assert (tmp_path / "history").read_text().count("+a secret\n") == 1
