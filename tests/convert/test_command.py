@@ -373,17 +373,20 @@ def test_a_failed_upload_keeps_the_folder(
     assert names(tmp_path / "ours") == FILES | {"README.md"}
 
 
-GGUF = {"Q4_0": (4, 32), "Q8_0": (8, 32)}
+GGUF = {"Q4_0": (4, 32), "Q5_0": (5, 32), "Q5_1": (5, 32), "Q8_0": (8, 32)}
 
 
 @pytest.mark.parametrize("kind", GGUF)
 def test_a_gguf_keeps_its_own_types(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tiny_gguf(kind).write(tmp_path / "tiny.gguf")
-    convert(file, tmp_path / "ours")
+    tiny = tiny_gguf(kind)
+    convert(tiny.write(tmp_path / "tiny.gguf"), tmp_path / "ours")
     layer = load_model(tmp_path / "ours")[0].layers[0].mlp.up_proj
     assert (layer.bits, layer.group_size) == GGUF[kind]
+    floats = (layer.scales.astype(mx.float32), layer.biases.astype(mx.float32))
+    numbers = mx.dequantize(layer.weight, *floats, group_size=32, bits=layer.bits)
+    assert mx.array_equal(numbers, mx.array(tiny.stored("blk.0.ffn_up.weight")))
     out = capsys.readouterr().out
     assert f"to {layer.bits} bits in groups of 32 (affine)" in out
     sizes = sum(array.nbytes for array in tensors(tmp_path / "ours").values())

@@ -8,7 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_mlx.backend import prepare
@@ -64,6 +64,7 @@ def test_only_its_tokens_are_drafted(sampling: Sampling) -> None:
     assert drafts.dtype == mx.int32
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40, unique=True))
 def test_a_draft_is_the_choice_among_its_tokens(ids: list[int]) -> None:
     """As if all other tokens were impossible: with the noise of each token's own id."""
