@@ -12,12 +12,12 @@ import pytest
 
 from dflash_mlx.engine.events import Event
 from dflash_mlx.engine.generation import stream
-from dflash_mlx.engine.options import Options
+from dflash_mlx.engine.options import Options, Sampling
 from dflash_mlx.engine.session import Session
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.target.model import Target
-from tests.tiny_folders import LETTERS_ONLY, tiny_pair
+from tests.tiny_folders import LETTERS, LETTERS_ONLY, VOCABULARY, tiny_pair
 
 OPTIONS = Options(LETTERS_ONLY, max_tokens=7, seed=5)
 QUESTIONS = ["How are you?", "And then?", "Why so?"]
@@ -68,6 +68,21 @@ def test_a_later_turn_forwards_only_what_is_new() -> None:
         list(events)
         assert stats.rounds > 0
         known = stats.prompt_tokens + stats.generated_tokens
+
+
+def test_the_models_own_tokens_stay_where_its_text_would_be_encoded_otherwise() -> None:
+    """Here every other token has no text at all, so that an encoding anew would lose it."""
+    silent = range(VOCABULARY - 20, VOCABULARY)
+    bias = dict.fromkeys([*LETTERS, *silent], 200.0)
+    options = Options(Sampling(temperature=8.0, logit_bias=bias), max_tokens=12, seed=5)
+    session = tiny_pair().session(options=options)
+    said = reply(session, QUESTIONS[0])
+    assert 2 < len(set(said) & set(silent)) < 10
+
+    stats = next(session.send(QUESTIONS[1])).stats
+
+    prompt = tiny_pair().encode(tiny_pair().render([{"role": "user", "content": QUESTIONS[0]}]))
+    assert stats.reused_tokens == len(prompt) + len(said) - 1
 
 
 def test_every_turn_says_what_a_cold_start_would_say() -> None:
