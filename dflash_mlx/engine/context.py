@@ -131,9 +131,11 @@ class Context:
         return rewinds_freely(self.cache) and (drafting is None or drafting.rewinds_freely)
 
     def _take_snapshot(self, drafting: Drafting | None) -> None:
-        saved = None if drafting is None else drafting.save()
-        snapshot = Snapshot(len(self.tokens), save(self.cache), saved)
-        self._snapshots = [*self._snapshots[1 - _KEPT :], snapshot]
+        saved = save(self.cache)
+        if saved is not None:
+            of_drafter = None if drafting is None else drafting.save()
+            snapshot = Snapshot(len(self.tokens), saved, of_drafter)
+            self._snapshots = [*self._snapshots[1 - _KEPT :], snapshot]
 
     def _adapt(self, rows: int, seconds: float) -> None:
         """Double or halve the chunk towards `_CHUNK_SECONDS`."""

@@ -40,9 +40,13 @@ def rewinds_freely(cache: Sequence[Any]) -> bool:
     return all(kind(entry).free for entry in cache)
 
 
-def save(cache: Sequence[Any]) -> list[object]:
-    """What it takes to come back here later, as long as no earlier row is rewound."""
-    return [kind(entry).save(lasting=True) for entry in cache]
+def save(cache: Sequence[Any]) -> list[object] | None:
+    """What it takes to come back here later, as long as no earlier row is rewound.
+
+    None where a cache is of an unknown kind: then there is no coming back.
+    """
+    kinds = [kind(entry) for entry in cache]
+    return [each.save(lasting=True) for each in kinds] if all(k.known for k in kinds) else None
 
 
 def restore(cache: Sequence[Any], saved: Sequence[object]) -> None:

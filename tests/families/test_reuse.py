@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
+from mlx_lm.models.cache import ConcatenateKVCache
 
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.options import Sampling
+from dflash_mlx.target.model import Target
 from tests.families.models import WINDOW, family_drafting, family_target
 from tests.tiny import Script, run
 
@@ -122,13 +125,22 @@ def test_snapshots_do_not_pile_up() -> None:
     assert len(context._snapshots) == 4
 
 
+class Unknown(Target):
+    """Its caches are of a kind that works and that we do not know."""
+
+    def make_cache(self) -> list[Any]:
+        """One a layer."""
+        return [ConcatenateKVCache() for _ in self.body.layers]
+
+
 def test_an_unknown_cache_begins_again_every_turn() -> None:
     """Plainly, and right."""
-    target = family_target("qwen3_5")
+    known = family_target("llama")
+    target = Unknown(known.model, known.config)
     context = Context(target, None)
-    context.prefill(FIRST, draft=False)
-    context.cache[0].offset = -1  # as an interrupt would leave it, and as opaque caches always are
-    context._snapshots.clear()
+    said, _, _ = run(target, FIRST, 8, context=context)
+    for prompt in ([*FIRST, *said, 1, 2], [*FIRST[:40], 7]):
+        expected, _, _ = run(known, prompt, 6)
 
-    assert context.reuse([*FIRST, 1, 2], draft=False) == 0
-    assert context.cache[0].offset == 0
+        assert context.reuse(prompt, draft=False) == 0
+        assert run(target, prompt, 6, context=context)[0] == expected
