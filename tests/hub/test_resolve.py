@@ -51,7 +51,7 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
 @pytest.fixture
 def embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the embedded target is said to lie."""
-    monkeypatch.setattr(module, "ensure_target", lambda progress: tmp_path / "embedded")
+    monkeypatch.setattr(module, "ensure_target", lambda progress, root=None: tmp_path / "embedded")
     return tmp_path / "embedded"
 
 
