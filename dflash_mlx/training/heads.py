@@ -34,7 +34,7 @@ class TrainingHead:
         self._head: Callable[[mx.array], mx.array] = target.head
         self._places: Ids | None = None
         if frequent is not None:
-            self._head = target.head_rows(frequent.tolist())
+            self._head = target.head_rows(frequent.tolist()).logits
             self._places = np.full(target.vocab_rows, -1, np.int32)
             self._places[frequent] = np.arange(len(frequent))
 

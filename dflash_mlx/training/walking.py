@@ -126,8 +126,9 @@ class Walker:
             rows = min(self._whole, left) if limited else self._whole
             matched = right[anchor - begin] if rows == self._whole else short.get(rows, 0)
             emitted = min(matched + 1, left)
-            total.accepted.append(min(matched, emitted))
-            total.drafted.append(rows - 1)
+            if rows > 1:  # a last row alone is decoded plainly, which is no round
+                total.accepted.append(min(matched, emitted))
+                total.drafted.append(rows - 1)
             anchor += emitted
 
     def _matches(self, item: Conversation, taps: mx.array, anchors: Ids, rows: int) -> Ids:
@@ -156,6 +157,7 @@ class Walker:
 
     def _drafts(self, hidden: mx.array) -> Ids:
         """The likeliest token of each hidden row [N, D]."""
-        logits = self.drafter.logits(hidden, self._head or self.target.head)
+        head = self._head.logits if self._head else self.target.head
+        logits = self.drafter.logits(hidden, head)
         best = mx.argmax(logits.astype(mx.float32), axis=-1)
         return np.array(best if self._head is None else self._head.ids[best])

@@ -132,4 +132,5 @@ def _decode(
 
     context.prefill(prompt[:-1], rows > 1)
     steps = list(decode(context, prompt[-1], rows, limit, Chooser(Sampling()), cut))
-    return [step.accepted for step in steps[1:]], [t for step in steps for t in step.tokens]
+    rounds = [step.accepted for step in steps if step.drafted]
+    return rounds, [token for step in steps for token in step.tokens]

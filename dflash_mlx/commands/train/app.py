@@ -12,7 +12,7 @@ from typer import Context, Option, Typer
 
 from ...backend import prepare
 from ...errors import UsageError
-from ...training.settings import STAGES
+from ...training.settings import STAGES, gather, read_recipe
 from ..arguments import Dtype
 from .flags import flags_of, parsed
 
@@ -57,7 +57,10 @@ def stage(name: str) -> Callable[[Callable[[Job, dict[str, Any]], None]], Callab
         def call(**values: Any) -> None:
             own = {one.name: values.pop(one.name) for one in fields(Job)}
             given = {key: value for key, value in values.items() if value is not None}
-            command(Job(**own), parsed(STAGES[name], given))
+            job, flags = Job(**own), parsed(STAGES[name], given)
+            recipe = read_recipe(job.config) if job.config else {}
+            gather(STAGES[name], recipe.get(name, {}), flags)  # errors come before a model does
+            command(job, flags)
 
         call.__name__, call.__doc__ = name, command.__doc__
         job = inspect.signature(Job, eval_str=True).parameters

@@ -79,6 +79,7 @@ def _train(job: Run, stop: Callable[[], bool]) -> None:
     trainer = job.begin()
     if trainer.step_number:
         say(f"going on behind step {trainer.step_number:,} of {trainer.steps:,}")
+    say(f"training to step {trainer.steps:,}; Ctrl-C stops behind a step and saves")
     pace, window = Pace(), list[StepReport]()
     pace.due(trainer.step_number)
     for report in job.go(trainer, stop):

@@ -1,0 +1,140 @@
+"""`dflash-mlx train` as a person runs it: all stages, one stopped and resumed, and its errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dflash_mlx import cli
+from dflash_mlx.commands.train.flags import flags_of, parsed
+from dflash_mlx.commands.train.progress import Pace
+from dflash_mlx.errors import UsageError
+from dflash_mlx.training.settings import STAGES, RunSettings
+from tests.conftest import ROOT, RunCli
+from tests.tiny_folders import write_target
+
+RECIPE = """
+prepare: {topics: 3, own: 3, length: 120, long_share: 0, heldout: 0.5, slots: 8}
+run: {layers: 1, anchors: 8, batch_tokens: 256, steps: 4, eval_every: 2, eval_conversations: 1}
+eval: {conversations: 2, serve: 2, max_tokens: 12, plain: true}
+export: {bits: 8, draft_tokens: 60}
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    write_target(tmp_path / "target", 256)
+    return tmp_path / "target"
+
+
+def test_from_nothing_to_a_drafter_that_serves(
+    run_cli: RunCli, target: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    job = tmp_path / "job"
+    done = run_cli(
+        "train", "--model", str(target), "--folder", str(job), "--config", str(recipe), home=True
+    )
+    assert done.returncode == 0, done.stderr
+    for words in ("tokens of answers", "memory: about", "step 4 of 4", "walked", "try it:"):
+        assert words in done.stderr
+    assert done.stdout == ""
+    figures = json.loads((job / "figures.json").read_text())["rows"]
+    served = next(row for row in figures if row["set"] == "held out, served")
+    assert served["walked_like_served"] == 1.0
+    card = (job / "export" / "mlx" / "README.md").read_text()
+    assert f"base_model: {target}" in card
+    assert "| held out, served |" in card
+    asked = ("generate", "--model", str(target), "--draft-model", str(job / "export" / "mlx"))
+    answer = run_cli(*asked, "-p", "Hi", "-m", "8", "--json", home=True)
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["rounds"] > 0
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(target: Path, tmp_path: Path) -> None:
+    data = tmp_path / "talks.jsonl"
+    lines = [
+        json.dumps({"ids": [257, *range(n, n + 60)], "assistant": "0" * 11 + "1" * 50})
+        for n in range(20)
+    ]
+    data.write_text("\n".join(lines) + "\n")
+    command = [
+        *(sys.executable, "-m", "dflash_mlx", "train", "run", "--model", str(target)),
+        *("--folder", str(tmp_path / "job"), "--data", str(data), "--layers", "1"),
+        *("--anchors", "8", "--batch-tokens", "128", "--steps", "400", "--eval-every", "0"),
+    ]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("training to"):  # the line before the first step
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read()
+        assert process.wait(120) == 130, rest
+    assert "the same command goes on" in rest
+    [checkpoint] = sorted((tmp_path / "job" / "run" / "checkpoints").iterdir())
+    step = json.loads((checkpoint / "state.json").read_text())["step"]
+    shorter = [*command[:-4], "--steps", str(step + 2), "--eval-every", "0"]
+    again = subprocess.run(shorter, env=env, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert f"going on behind step {step}" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--layers", "0"], "layers must be 1 or more"),
+        (["run", "--taps", "1;2"], "--taps takes numbers"),
+        (["run", "--config", "none.yaml"], "no file none.yaml"),
+        (["--dtype", "float32", "run"], "behind the stage"),
+        (["run", "--learning-rat", "1"], "--learning-rat"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_loaded(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    folder = ["--folder", str(tmp_path / "job")] if arguments[0] == "run" else []
+    assert cli.run(["train", *arguments, *folder]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "job").exists()
+
+
+def test_every_setting_is_a_flag_with_its_default_in_the_help() -> None:
+    for stage in STAGES.values():
+        flags = {flag.name: flag for flag in flags_of(stage)}
+        assert flags.keys() == stage.known().keys()
+        assert all(flag.default is None for flag in flags.values())
+
+
+def test_several_numbers_come_with_commas() -> None:
+    assert parsed(RunSettings, {"taps": "1,8,14", "layers": 2, "data": []}) == {
+        "taps": [1, 8, 14],
+        "layers": 2,
+    }
+    with pytest.raises(UsageError, match="--taps"):
+        parsed(RunSettings, {"taps": "one"})
+
+
+def test_what_is_left_is_told_from_the_pace_of_this_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    pace = Pace()
+    assert not pace.due(100)
+    assert pace.left(100, 400) == ""
+    now = 60.0
+    assert pace.due(200)
+    assert pace.rate(200) == pytest.approx(100 / 60)
+    assert pace.left(200, 400) == " · about 2 min left"
+    assert pace.left(400, 400) == ""
