@@ -258,4 +258,5 @@ def _configuration(
         block_size=drafter.config.block_size if drafter else 1,
         kernels=KERNELS,
         notes=backend.notes + ((names.note,) if names.note else ()),
+        draft_vocab=len(drafter.config.draft_vocab or ()) or None if drafter else None,
     )

@@ -86,10 +86,12 @@ def _models(configuration: Configuration, drafting: bool) -> str:
     target = f"{configuration.model} {configuration.target_dtype}"
     if not drafting:
         return target
-    draft_dtype = configuration.draft_dtype
-    if draft_dtype == configuration.target_dtype:
-        return f"{configuration.model} + {configuration.draft_model} {draft_dtype}"
-    return f"{target} + {configuration.draft_model} {draft_dtype}"
+    size = configuration.draft_vocab
+    drafter = f"{configuration.draft_model} {configuration.draft_dtype}"
+    drafter += f" ({size:,} tokens)" if size else ""
+    if configuration.draft_dtype == configuration.target_dtype:
+        return f"{configuration.model} + {drafter}"
+    return f"{target} + {drafter}"
 
 
 def _machine(configuration: Configuration) -> str:

@@ -30,7 +30,10 @@ def acceptance_by_position(accepted: Sequence[int], drafted: Sequence[int]) -> l
 
 @dataclass(frozen=True)
 class Configuration:
-    """What really ran, for the statistics: never what was merely asked for."""
+    """What really ran, for the statistics: never what was merely asked for.
+
+    `draft_vocab` is how many tokens drafts come from; None is all of the target's.
+    """
 
     model: str
     draft_model: str | None
@@ -43,6 +46,7 @@ class Configuration:
     block_size: int
     kernels: str
     notes: tuple[str, ...] = ()
+    draft_vocab: int | None = None
 
 
 @dataclass

@@ -96,7 +96,9 @@ def _events(
 def _configuration(pair: Pair, block_size: int, prompt_tokens: int) -> Configuration:
     """How this generation runs, with a note where its context is beyond the drafter's."""
     if pair.drafter is None or block_size == 1:
-        return replace(pair.configuration, block_size=1, draft_model=None, draft_dtype=None)
+        return replace(
+            pair.configuration, block_size=1, draft_model=None, draft_dtype=None, draft_vocab=None
+        )
     trained = pair.drafter.config.max_position_embeddings
     notes = pair.configuration.notes
     if trained is not None and prompt_tokens > trained:

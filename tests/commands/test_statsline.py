@@ -87,6 +87,11 @@ def test_two_dtypes_are_told_apart() -> None:
     )
 
 
+def test_a_draft_vocabulary_is_told() -> None:
+    few = replace(CONFIGURATION, draft_vocab=12032)
+    assert " + smollm2-135m-dflash float32 (12,032 tokens) · " in format_stats(stats(few), "stop")
+
+
 def test_metal_does_not_boast_a_blas() -> None:
     metal = replace(CONFIGURATION, device="metal", blas="accelerate")
     assert " · metal, stock MLX · " in format_stats(stats(metal), "stop")
