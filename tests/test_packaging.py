@@ -125,6 +125,7 @@ def test_demo_needs_a_python_that_is_new_enough(tmp_path: Path) -> None:
 
 def test_demo_says_that_a_platform_is_unsupported_before_it_installs(tmp_path: Path) -> None:
     (tmp_path / "dflash_mlx").mkdir()
+    (tmp_path / "dflash_mlx/__init__.py").touch()  # else the one that is installed is imported
     (tmp_path / "dflash_mlx/backend.py").write_text(
         "def this_platform(): return ['Windows']\n"
         "def platform_problem(system): return f'Not on {system}.'\n"

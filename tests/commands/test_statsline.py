@@ -145,6 +145,7 @@ def test_json_has_every_figure_and_the_configuration() -> None:
             "block_size": 8,
             "kernels": "stock MLX",
             "notes": ["a note"],
+            "draft_vocab": None,
         },
     }
 
