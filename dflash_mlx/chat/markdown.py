@@ -60,7 +60,7 @@ class MarkdownStream:
 
     def finish(self) -> list[Piece]:
         """The text is over: return the rest."""
-        pieces = self._cut(self._source + "\n")
+        pieces = self._cut(self._source if self._source.endswith("\n") else self._source + "\n")
         rest = self._piece(self._source) if self._source.strip() else None
         self._source, self._glued, self._shown = "", False, 0
         return pieces if rest is None else [*pieces, rest]

@@ -1,7 +1,7 @@
 """Plays a reply on the terminal, as if a model said it: `python -m tests.chat.play FILE STEP`.
 
-The text comes in events of STEP characters, each after a line on standard input, so that a test
-can look between them; without lines it runs through. Reasoning is what stands before `</think>`.
+The text comes in events of STEP characters. With `--wait`, each of them puts its number into the
+title of the window and waits for Enter. Reasoning is what stands before `</think>`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ def main(path: str, step: str, *flags: str) -> None:
     console = Console()
     view = ScreenView(console, Canvas(console), show_thinking="--show-thinking" in flags)
     with no_echo(whole_lines=True), view.reply():
-        for event in events(Path(path).read_text(encoding="utf-8"), int(step)):
+        said = events(Path(path).read_text(encoding="utf-8"), int(step))
+        for number, event in enumerate(said):
             view.show(event)
             if "--wait" in flags:
+                console.set_window_title(str(number))
                 sys.stdin.readline()
     view.aside("the end")
 

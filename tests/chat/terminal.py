@@ -83,10 +83,11 @@ class Terminal:
         """Paste, as a terminal with bracketed paste does: line ends come as Enter."""
         self.type("\x1b[200~" + text.replace("\n", "\r") + "\x1b[201~")
 
-    def resize(self, columns: int, rows: int) -> None:
-        """Give the window another size; the program is told."""
+    def resize(self, columns: int) -> None:
+        """Give the window another width; the program is told."""
         self.pump(0)
-        self.screen.resize(rows, columns)
+        self.screen.resize(columns=columns)
+        self._lines_at = -1
         self._set_size()
         os.killpg(self.process.pid, signal.SIGWINCH)
 
@@ -111,6 +112,10 @@ class Terminal:
     def wait_for(self, text: str, count: int = 1, timeout: float = 60) -> None:
         """Read the screen until `text` is on it `count` times."""
         self.wait_until(lambda: self.text.count(text) >= count, repr(text), timeout)
+
+    def wait_for_title(self, title: str) -> None:
+        """Read the screen until its window is called `title`."""
+        self.wait_until(lambda: self.screen.title == title, f"title {title!r}")
 
     def wait_until(self, true: Callable[[], bool], what: str = "", timeout: float = 60) -> None:
         """Read the screen until something is true of it."""

@@ -57,6 +57,13 @@ def test_code_is_finished_line_by_line_and_keeps_what_its_colours_depend_on() ->
     assert source_lines(rest) == []
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_code_that_is_never_closed_ends_with_its_last_line(end: str) -> None:
+    pieces, rest = stream(f"```\na\nb{end}", 1)
+    assert source_lines(pieces + rest) == ["a", "b"]
+    assert sum(piece.source.count("\n\n") for piece in rest) == 0
+
+
 def test_half_a_line_finishes_nothing() -> None:
     markdown = MarkdownStream()
     markdown.push("words\n")

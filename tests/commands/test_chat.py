@@ -194,6 +194,32 @@ def test_a_model_without_a_template_is_refused_in_a_sentence(tmp_path: Path, pip
     )
 
 
+def test_a_reply_that_repeats_itself_is_stopped_with_a_line_unless_it_may(
+    tmp_path: Path, piped: Piped
+) -> None:
+    loop = write_talking_pair(tmp_path / "loop", letters="a")
+    _, err = piped.chat(*flags(loop), "-m", "300", stdin="one\n")
+    assert "Stopped: the model began to repeat itself (/set loop-stop off" in err
+    assert " tokens, interrupted" in err
+    _, err = piped.chat(*flags(loop), "-m", "300", "--no-loop-stop", stdin="one\n")
+    assert "Stopped" not in err
+    assert "300 tokens, cut off at the limit" in err
+
+
+def test_what_was_thought_is_counted_and_printed_on_demand(tmp_path: Path, piped: Piped) -> None:
+    """The template leaves a thought open, and the model never closes it."""
+    thinker = write_talking_pair(tmp_path / "thinker")
+    path = thinker.target / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"chat_template": config["chat_template"] + "<think>"}))
+    out, err = piped.chat(*flags(thinker), "-m", "20", stdin="one\n/thinking\n")
+    assert out == "\n"
+    assert "thinking ... 20 tokens\n" in err
+    assert re.search(r"\n[a-z ]{19,20}\n$", err)
+    _, streamed = piped.chat(*flags(thinker), "-m", "20", "--show-thinking", stdin="one\n")
+    assert re.match(r"thinking \.\.\.\n[a-z ]{19,20}\n", streamed)
+
+
 SWITCH = "{% if enable_thinking is defined %}{{ 'on:' if enable_thinking else 'off:' }}{% endif %}"
 
 
