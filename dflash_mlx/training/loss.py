@@ -22,6 +22,8 @@ from typing import cast
 
 import mlx.core as mx
 
+from .exponential import Exponential, plain
+
 Weighting = Callable[[mx.array, mx.array], mx.array]
 """`(cross-entropy [N, L-1], counts [N, L-1] bool) -> weights [N, L-1]`, all detached."""
 
@@ -95,6 +97,7 @@ def head_losses(
     counts: mx.array,
     weigh: Weighting,
     chunk_rows: int,
+    exponential: Exponential = plain,
 ) -> tuple[Losses, mx.array]:
     """The losses of blocks, and the gradient of sum(w CE) by their hidden rows.
 
@@ -107,14 +110,19 @@ def head_losses(
     sums, gradients = Losses(), []
     for start in range(0, hidden.shape[0], blocks):
         part = slice(start, start + blocks)
-        chunk, gradient = _chunk(head, hidden[part], labels[part], counts[part], weigh)
+        chunk, gradient = _chunk(head, hidden[part], labels[part], counts[part], weigh, exponential)
         sums.add(chunk)
         gradients.append(gradient)
     return sums, mx.concatenate(gradients)
 
 
 def _chunk(
-    head: Head, hidden: mx.array, labels: mx.array, counts: mx.array, weigh: Weighting
+    head: Head,
+    hidden: mx.array,
+    labels: mx.array,
+    counts: mx.array,
+    weigh: Weighting,
+    exponential: Exponential,
 ) -> tuple[Losses, mx.array]:
     """One chunk: forward through the head and, with a hand-written softmax gradient, back."""
     outputs = head(hidden)
@@ -122,7 +130,7 @@ def _chunk(
     known = (labels >= 0)[..., None]
     places = mx.maximum(labels, 0)[..., None]
     best = logits.max(axis=-1, keepdims=True)
-    powers = mx.exp(logits - best)
+    powers = exponential(logits, best)
     total = powers.sum(axis=-1, keepdims=True)
     score = mx.take_along_axis(logits, places, axis=-1)
     entropy = mx.where(known, mx.log(total) + best - score, math.inf)[..., 0]

@@ -28,6 +28,7 @@ from .architecture import check_fits, make_drafter, new_config
 from .checkpoint import DRAFTER, checkpoints, load_checkpoint, save_checkpoint, write_drafter
 from .conversations import Conversation
 from .corpus import Corpus
+from .exponential import exponential
 from .features import CachedFeatures, Features, OnlineFeatures
 from .initial import Weights, drafter_weights, flat, random_weights, target_weights
 from .plots import write_plot
@@ -112,6 +113,7 @@ class Run:
             self.corpus.train,
             self.features,
             self.settings,
+            exponential(self.pair.configuration.device, self.pair.configuration.compiled),
         )
         if self._last:
             checkpoint = load_checkpoint(self._last[0])

@@ -26,6 +26,7 @@ from ..target.model import Target
 from .blocks import Batch, Schedule
 from .checkpoint import Checkpoint
 from .conversations import Conversation
+from .exponential import Exponential, plain
 from .features import Features
 from .forward import hidden_states
 from .heads import TrainingHead, frequent_tokens
@@ -78,6 +79,7 @@ class Trainer:
         conversations: Sequence[Conversation],
         features: Features,
         settings: RunSettings,
+        exponential: Exponential = plain,
     ):
         self.target = target
         self.drafter = drafter
@@ -89,6 +91,7 @@ class Trainer:
             conversations, settings.batch_tokens, settings.anchors, block_size, settings.seed
         )
         self._features = features
+        self._exponential = exponential
         self._weigh = weighting(settings, block_size)
         self._whole_head = TrainingHead(target, drafter)
         self._small_head: TrainingHead | None = None
@@ -206,11 +209,12 @@ class Trainer:
             clock.lap("drafter")
             losses, gradient = head_losses(
                 head,
-                mx.stop_gradient(hidden),
+                detached(hidden),
                 labels,
                 counts,
                 self._weigh,
                 self.settings.head_rows,
+                self._exponential,
             )
             sums.add(losses)
             clock.lap("head")
@@ -227,6 +231,16 @@ def weighting(settings: RunSettings, block_size: int) -> Weighting:
     if settings.loss == "dpace":
         return dpace(settings.alpha)
     return decay(settings.gamma or decay_gamma(block_size))
+
+
+def detached(array: mx.array) -> mx.array:
+    """A copy that no transformation follows.
+
+    What is computed from `mx.stop_gradient` inside `mx.grad` is kept to its end, evaluated or not:
+    all chunks of logits would be. So the bits leave MLX and come back.
+    """
+    bits = mx.uint32 if array.dtype == mx.float32 else mx.uint16
+    return mx.array(np.array(array.view(bits))).view(array.dtype)
 
 
 class Clock:

@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from dflash_mlx.training.exponential import exponential, plain
 from dflash_mlx.training.loss import (
     Losses,
     Weighting,
@@ -176,3 +177,22 @@ def test_accepted_drafts_are_the_right_ones_before_the_first_wrong_one() -> None
     sums, _ = head_losses(lambda h: h @ table.T, table[shown], labels, counts, dpace(), 100)
     assert (sums.accepted, sums.blocks) == (3 + 1 + 2 + 0, 4)
     assert sums.anchor_accept == pytest.approx(1 + 6 / 4)
+
+
+def test_the_fast_exponential_is_near_enough_for_a_gradient(
+    table: mx.array, hidden: mx.array, labels: mx.array, counts: mx.array
+) -> None:
+    x = mx.concatenate([mx.linspace(-60, 0, 1001), mx.array([-1e4, -mx.inf])])[None]
+    fast, exact = exponential("cpu", True)(x + 7, mx.array(7.0)), mx.exp(x)
+    assert (mx.abs(fast - exact) <= 1e-4 * exact + 1e-30).all()
+    one = head_losses(lambda h: h @ table.T, hidden, labels, counts, dpace(), 10**6)
+    two = head_losses(
+        lambda h: h @ table.T, hidden, labels, counts, dpace(), 10**6, exponential("cpu", True)
+    )
+    assert two[0].loss == pytest.approx(one[0].loss, rel=1e-4)
+    assert mx.allclose(one[1], two[1], rtol=1e-3, atol=1e-4)
+
+
+def test_where_mlx_does_not_compile_its_own_exponential_is_taken() -> None:
+    assert exponential("cpu", False) is plain
+    assert exponential("metal", True) is plain
