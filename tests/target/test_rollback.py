@@ -143,6 +143,7 @@ def test_layers_with_several_caches_go_back_together() -> None:
         part.update_and_fetch(rows[:, :, :15], rows[:, :, :15])
     before = contents(cache)
     saved = save(cache)
+    assert saved is not None
     for part in entry.caches:
         part.update_and_fetch(rows[:, :, 15:], rows[:, :, 15:])
 
