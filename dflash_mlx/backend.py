@@ -129,7 +129,8 @@ def compile_problem(mlx_version: str) -> str | None:
     temporary = Path(os.environ.get("TMPDIR", "/tmp"))
     folder = temporary / "mlx" / mlx_version / "cpu"
     nearest = next((path for path in (folder, *folder.parents) if path.exists()), temporary)
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+    usable = temporary.is_dir() and nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    if not usable:
         return NO_FOLDER.format(folder=folder)
     return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -115,13 +116,12 @@ app.add_typer(models_app)
 app.add_typer(train_app)
 
 
-def main() -> None:
-    """The `dflash-mlx` program."""
-    sys.exit(run(sys.argv[1:]))
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run the program and return its exit code; each error that is foreseen becomes one line."""
+    if sys.stdout is None:
+        return _fail("Standard output is closed, so that no answer could be shown.", 1)
+    if sys.stdin is None:  # closed: there is nothing to read
+        sys.stdin = io.StringIO()
     try:
         code = app(arguments, prog_name="dflash-mlx", standalone_mode=False)
         print(end="", flush=True)  # a full disk shows here, and not while Python shuts down
@@ -139,6 +139,8 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         _abandon_output()
         return 1
+    except UnicodeDecodeError:
+        return _fail("The input is not valid UTF-8: convert it first (iconv does).", 2)
     except OSError as error:
         _abandon_output()
         return _fail(sentence(error), 1)

@@ -20,7 +20,7 @@ from .engine.events import Configuration
 from .engine.options import Options, Sampling
 from .engine.session import Session
 from .engine.stops import stop_token_ids
-from .engine.text import TokenBytes
+from .engine.text import TokenBytes, check_text
 from .engine.thinking import thinking_tags
 from .errors import DFlashError, UsageError
 from .hub.pairs import PairFolders
@@ -86,7 +86,7 @@ class Pair:
         """Token ids of a raw prompt, with the tokenizer's own beginning-of-text if it has one."""
         bos = self.tokenizer.bos_token
         special = bos is None or not text.startswith(bos)
-        return list(self.tokenizer.encode(text, add_special_tokens=special))
+        return self._encode(text, special)
 
     @property
     def can_switch_thinking(self) -> bool:
@@ -123,7 +123,11 @@ class Pair:
 
     def encode(self, rendered: str) -> list[int]:
         """Token ids of a text that has its special tokens written out."""
-        return list(self.tokenizer.encode(rendered, add_special_tokens=False))
+        return self._encode(rendered, special=False)
+
+    def _encode(self, text: str, special: bool) -> list[int]:
+        check_text(text)
+        return list(self.tokenizer.encode(text, add_special_tokens=special))
 
 
 def load_pair(
@@ -206,7 +210,10 @@ def default_sampling(generation_config: Mapping[str, Any]) -> Sampling:
         "repetition_context_size",
     )
     given = {name: generation_config[name] for name in known if generation_config.get(name)}
-    return Sampling(**given)
+    try:
+        return Sampling(**given)
+    except (UsageError, TypeError) as error:
+        raise DFlashError(f"The model's generation_config.json cannot be used: {error}") from error
 
 
 _CARD_SWITCH = re.compile(r"enable_thinking\W{1,4}(true|false)", re.IGNORECASE)

@@ -8,6 +8,7 @@ import sys
 from ..api import Prompt, encode, gather
 from ..engine.events import Event
 from ..engine.generation import stream
+from ..engine.text import check_text
 from ..errors import UsageError
 from ..pair import Pair
 from .arguments import GenerateArguments
@@ -37,6 +38,7 @@ def run(arguments: GenerateArguments) -> None:
 def _prompt(arguments: GenerateArguments) -> str | list[dict[str, str]]:
     """A raw text, or messages for the chat template."""
     text = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    check_text(text)
     if not text:
         raise UsageError("The prompt is empty: give some text to --prompt.")
     if arguments.ignore_chat_template:

@@ -144,6 +144,8 @@ class Drafter(nn.Module):
         layers, and pass no `input_layernorm`.
         """
         self._check("taps", taps, len(self.config.target_layer_ids) * self.config.hidden_size)
+        if taps.shape[1] == 0:
+            return
         context = self.hidden_norm(self.fc(taps.astype(self.dtype)))
         for layer, rows in zip(self.layers, cache.layers, strict=True):
             keys, values = layer.self_attn.keys_and_values(context, self.rope, cache.length)

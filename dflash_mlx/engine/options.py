@@ -52,6 +52,10 @@ class Sampling:
         ):
             if not good:
                 raise UsageError(f"{name} must be {meaning}; it is {getattr(self, name)}.")
+        if 0 < self.temperature < 1e-6:
+            raise UsageError(f"temperature {self.temperature} is too little to divide by: use 0.")
+        if any(math.isnan(bias) or bias == math.inf for bias in self.logit_bias.values()):
+            raise UsageError("A logit_bias must be a number, or -inf to ban its token.")
 
     @property
     def greedy(self) -> bool:
@@ -84,7 +88,9 @@ class Options:
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UsageError(f"max_tokens must be 1 or more; it is {self.max_tokens}.")
-        if self.block_size is not None and self.block_size < 1:
+        if self.block_size is not None and (
+            not isinstance(self.block_size, int) or self.block_size < 1
+        ):
             raise UsageError(f"block_size must be 1 or more; it is {self.block_size}.")
         if self.seed is not None and not 0 <= self.seed < 2**64:
             raise UsageError(f"seed must be from 0 to 2^64 - 1; it is {self.seed}.")

@@ -26,11 +26,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
+from ..errors import UsageError
+
 Spell = Callable[[str, bool], bytes]
 """`(entry of the vocabulary, whether it begins the text) -> bytes`."""
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _BYTE_ENTRY = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def check_text(text: str) -> None:
+    """Raise UsageError for what a shell or a file gave that is no text: bytes that are no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError("The input is not valid UTF-8: convert it first (iconv does).") from error
 
 
 class TokenBytes:

@@ -34,8 +34,11 @@ def load_target(
     try:
         model, config = load_model(folder, lazy=True)
     except (ValueError, KeyError, TypeError, RuntimeError, FileNotFoundError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise DFlashError(f"{folder} cannot be loaded as a model: {reason}") from error
+        lacks = f"its config.json lacks {error}" if isinstance(error, KeyError) else str(error)
+        reason = lacks.strip().split("\n")[0]
+        raise DFlashError(
+            f"{folder} cannot be loaded as a model ({reason}): fetch it again, or choose another."
+        ) from error
     if kv_bits is not None:
         group_size(model, kv_bits)
     if dtype is None and device == "cpu":
@@ -63,8 +66,11 @@ def load_pair_tokenizer(folder: Path, config: dict[str, Any]) -> TokenizerWrappe
             eos_token_ids=[eos] if isinstance(eos, int) else eos,
         )
     except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise DFlashError(f"The tokenizer in {folder} cannot be loaded: {reason}") from error
+        reason = str(error).strip().split("\n")[0].rstrip(":")
+        raise DFlashError(
+            f"The tokenizer in {folder} cannot be loaded ({reason}): fetch tokenizer.json and"
+            " tokenizer_config.json again."
+        ) from error
 
 
 def _cast(model: nn.Module, dtype: mx.Dtype) -> None:

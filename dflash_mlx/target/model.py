@@ -52,7 +52,7 @@ class Target:
         if any(not 0 <= i < len(layers) for i in self.tap_ids):
             raise DFlashError(
                 f"The drafter taps layers {list(tap_ids)}, but the target has {len(layers)} layers:"
-                " they are not a pair."
+                " they are not a pair. Choose another --draft-model, or --no-draft."
             )
         recurrent = self._recurrent_layers()
         inputs = {(i, p): m for i, at in recurrent.items() for p, m in projections(at).items()}

@@ -64,3 +64,20 @@ def test_the_edges_of_the_ranges_are_allowed() -> None:
 def test_the_defaults_are_greedy_and_bare() -> None:
     assert Sampling().greedy
     assert not Sampling(temperature=0.01).greedy
+
+
+@pytest.mark.parametrize("bias", [math.nan, math.inf])
+def test_a_bias_that_decides_everything_or_nothing_is_refused(bias: float) -> None:
+    with pytest.raises(UsageError, match="logit_bias must be a number"):
+        Sampling(logit_bias={5: bias})
+    Sampling(logit_bias={5: -math.inf})  # bans the token
+
+
+def test_a_temperature_that_overflows_is_refused() -> None:
+    with pytest.raises(UsageError, match="too little to divide by"):
+        Sampling(temperature=1e-40)
+
+
+def test_a_block_is_of_whole_rows() -> None:
+    with pytest.raises(UsageError, match="block_size must be"):
+        Options(block_size=2.5)  # type: ignore[arg-type]
