@@ -12,10 +12,12 @@ from typing import Any
 
 from ..drafter import Drafter
 from ..drafter.config import read_config
+from ..drafter.dflash2 import SecondDrafter
 from ..drafter.rope import SCALINGS
 from ..errors import DFlashError, UsageError
 from ..pair import Pair
 from ..target.model import Target
+from .second import ARCHITECTURE, second_config, second_shapes
 from .settings import RunSettings
 
 _TAPS = 5
@@ -72,7 +74,7 @@ def new_config(pair: Pair, settings: RunSettings, thinking: bool | None = None) 
     taps = settings.taps or default_taps(target.num_layers)
     mask = settings.mask_token
     cap = of_target.get("final_logit_softcapping")
-    return {
+    config = {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
         "hidden_size": target.hidden_size,
@@ -105,13 +107,14 @@ def new_config(pair: Pair, settings: RunSettings, thinking: bool | None = None) 
             **({"final_logit_softcapping": float(cap)} if cap else {}),
         },
     }
+    return second_config(config, settings.selector_rank) if settings.dflash2 else config
 
 
 def make_drafter(config: Mapping[str, Any]) -> Drafter:
     """The drafter that a `config.json` of ours describes, its weights as yet meaningless."""
-    drafter = Drafter(read_config(config, _shapes(config)))
-    drafter.train()
-    return drafter
+    second = config["architectures"] == [ARCHITECTURE]
+    read = read_config(config, _shapes(config), second)
+    return SecondDrafter(read) if second else Drafter(read)
 
 
 def _rope(of_target: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,6 +157,8 @@ def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     }
     for number in range(config["num_hidden_layers"]):
         shapes |= {f"layers.{number}.{name}": shape for name, shape in layer.items()}
+    if config["architectures"] == [ARCHITECTURE]:
+        shapes |= second_shapes(config)
     return shapes
 
 

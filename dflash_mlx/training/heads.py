@@ -33,8 +33,10 @@ class TrainingHead:
         self._drafter = drafter
         self._head: Callable[[mx.array], mx.array] = target.head
         self._places: Ids | None = None
+        self._tokens: mx.array | None = None
         if frequent is not None:
             self._head = target.head_rows(frequent.tolist()).logits
+            self._tokens = mx.array(frequent)
             self._places = np.full(target.vocab_rows, -1, np.int32)
             self._places[frequent] = np.arange(len(frequent))
 
@@ -44,3 +46,7 @@ class TrainingHead:
     def places(self, labels: Ids) -> mx.array:
         """Token ids as columns of the logits; -1 for a token that this head does not know."""
         return mx.array(labels if self._places is None else self._places[labels])
+
+    def tokens(self, places: mx.array) -> mx.array:
+        """Columns of the logits as token ids."""
+        return places if self._tokens is None else self._tokens[places]

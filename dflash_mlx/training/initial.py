@@ -12,6 +12,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from ..drafter import Drafter, load_drafter
 from ..errors import DFlashError, UsageError
 from ..target.model import Target
+from .second import first_weight, is_second
 
 Weights = dict[str, mx.array]
 """Float32 arrays by the names of a checkpoint."""
@@ -40,7 +41,7 @@ def random_weights(drafter: Drafter, target: Target, seed: int) -> Weights:
     for name, array in flat(drafter.parameters()).items():
         key = mx.random.key(hash_name(name, seed))
         noise = mx.random.normal(array.shape, key=key) * (3 * array.shape[-1]) ** -0.5
-        weights[name] = mx.ones(array.shape) if array.ndim == 1 else noise
+        weights[name] = mx.ones(array.shape) if array.ndim == 1 else first_weight(name, noise)
     weights["norm.weight"] = final_norm(target)
     return weights
 
@@ -84,10 +85,14 @@ def target_weights(drafter: Drafter, target: Target, seed: int) -> Weights:
     return weights
 
 
-def drafter_weights(folder: Path, drafter: Drafter) -> Weights:
-    """Another drafter's weights, which must be of the same shape."""
+def drafter_weights(folder: Path, drafter: Drafter, target: Target, seed: int) -> Weights:
+    """Another drafter's weights, which must be of the same shape.
+
+    A DFlash drafter may become a DFlash 2: what that adds begins as if it were not there.
+    """
     weights = flat(load_drafter(folder, mx.float32).parameters())
-    wanted = flat(drafter.parameters())
+    wanted = random_weights(drafter, target, seed)
+    weights = {name: wanted[name] for name in wanted if is_second(name)} | weights
     for name in wanted.keys() | weights.keys():
         if name not in weights or name not in wanted or weights[name].shape != wanted[name].shape:
             raise DFlashError(f"The drafter in {folder} is of another shape: see its {name}.")

@@ -18,11 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import mlx.core as mx
 
 from .exponential import Exponential, plain
+from .second import Candidates
 
 Weighting = Callable[[mx.array, mx.array], mx.array]
 """`(cross-entropy [N, L-1], counts [N, L-1] bool) -> weights [N, L-1]`, all detached."""
@@ -90,6 +91,14 @@ class Losses:
         return self.accepted / self.blocks + 1 if self.blocks else 1.0
 
 
+class HeadLosses(NamedTuple):
+    """Sums over blocks; the gradient of sum(w CE) by hidden rows [N, L-1, D]; likeliest columns."""
+
+    sums: Losses
+    gradient: mx.array
+    candidates: Candidates
+
+
 def head_losses(
     head: Head,
     hidden: mx.array,
@@ -98,22 +107,28 @@ def head_losses(
     weigh: Weighting,
     chunk_rows: int,
     exponential: Exponential = plain,
-) -> tuple[Losses, mx.array]:
+    candidates: int = 0,
+) -> HeadLosses:
     """The losses of blocks, and the gradient of sum(w CE) by their hidden rows.
 
     hidden [N, L-1, D]: rows that predict. labels [N, L-1]: token ids, or -1 for one that the head
     does not know (it cannot be drafted: P falls to its least, and the row itself is skipped).
-    counts [N, L-1] bool. Logits exist for about `chunk_rows` rows at a time; they are evaluated
+    counts [N, L-1] bool. `candidates` likeliest columns of each row are told too, if
+    any are wanted. Logits exist for about `chunk_rows` rows at a time; they are evaluated
     here, so that no more of them is ever held.
     """
     blocks = max(chunk_rows // labels.shape[1], 1)
-    sums, gradients = Losses(), []
+    sums, gradients, found = Losses(), [], []
     for start in range(0, hidden.shape[0], blocks):
         part = slice(start, start + blocks)
-        chunk, gradient = _chunk(head, hidden[part], labels[part], counts[part], weigh, exponential)
-        sums.add(chunk)
-        gradients.append(gradient)
-    return sums, mx.concatenate(gradients)
+        chunk = _chunk(
+            head, hidden[part], labels[part], counts[part], weigh, exponential, candidates
+        )
+        sums.add(chunk.sums)
+        gradients.append(chunk.gradient)
+        found.append(chunk.candidates)
+    joined = (mx.concatenate(list(parts)) for parts in zip(*found, strict=True))
+    return HeadLosses(sums, mx.concatenate(gradients), Candidates(*joined))
 
 
 def _chunk(
@@ -123,7 +138,8 @@ def _chunk(
     counts: mx.array,
     weigh: Weighting,
     exponential: Exponential,
-) -> tuple[Losses, mx.array]:
+    candidates: int,
+) -> HeadLosses:
     """One chunk: forward through the head and, with a hand-written softmax gradient, back."""
     outputs = head(hidden)
     logits = outputs.astype(mx.float32)
@@ -146,6 +162,11 @@ def _chunk(
     sums = mx.stack(
         [loss.sum(), weights.sum(), counts.any(axis=-1).sum(), accepted.astype(mx.float32)]
     )
-    mx.eval(sums, gradient)
+    likeliest = mx.zeros((*labels.shape, 0), mx.uint32)
+    if candidates:
+        likeliest = mx.argpartition(-logits, kth=candidates - 1, axis=-1)[..., :candidates]
+    told = Candidates(likeliest, mx.take_along_axis(logits, likeliest, axis=-1), weights)
+    mx.eval(sums, gradient, told)
     loss_sum, weight_sum, block_sum, accepted_sum = cast("list[float]", sums.tolist())
-    return Losses(loss_sum, weight_sum, int(block_sum), int(accepted_sum)), gradient
+    losses = Losses(loss_sum, weight_sum, int(block_sum), int(accepted_sum))
+    return HeadLosses(losses, gradient, told)

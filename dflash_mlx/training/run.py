@@ -32,6 +32,7 @@ from .exponential import exponential
 from .features import CachedFeatures, Features, OnlineFeatures
 from .initial import Weights, drafter_weights, flat, random_weights, target_weights
 from .plots import write_plot
+from .second import ARCHITECTURE, second_config
 from .settings import RunSettings, gather, to_json
 from .trainer import StepReport, Trainer
 from .walking import Acceptance, Walker
@@ -164,8 +165,10 @@ class Run:
         if self.settings.init in ("random", "target"):
             return new_config(self.pair, self.settings, self.corpus.thinking)
         config = read_json(resolve(self.settings.init, "drafter").folder / "config.json")
-        if config.get("architectures") != ["DFlashDraftModel"]:
+        if config.get("architectures") not in (["DFlashDraftModel"], [ARCHITECTURE]):
             raise DFlashError(f"{self.settings.init} is no DFlash drafter that can be trained on.")
+        if self.settings.dflash2 and config["architectures"] != [ARCHITECTURE]:
+            return second_config(config, self.settings.selector_rank)
         return config
 
     def _first_weights(self) -> Weights:
@@ -175,7 +178,8 @@ class Run:
             return random_weights(drafter, self.target, seed)
         if self.settings.init == "target":
             return target_weights(drafter, self.target, seed)
-        return drafter_weights(resolve(self.settings.init, "drafter").folder, drafter)
+        folder = resolve(self.settings.init, "drafter").folder
+        return drafter_weights(folder, drafter, self.target, seed)
 
     def _evaluate(self, trainer: Trainer) -> EvalReport:
         """Walk some greedy conversations of each side; keep the drafter if it is the best yet."""

@@ -86,6 +86,8 @@ class RunSettings(Stage):
         "random"
     )
     layers: Annotated[int, About("Layers of the drafter.", 1)] = 2
+    dflash2: Annotated[bool, About("Train a DFlash 2: convolutions, and a selector.")] = False
+    selector_rank: Annotated[int, About("Of DFlash 2: width of the selector's codebooks.", 1)] = 64
     taps: Annotated[
         list[int] | None, About("Target layers to look at. (default: five, evenly)")
     ] = None

@@ -32,6 +32,7 @@ from .forward import hidden_states
 from .heads import TrainingHead, frequent_tokens
 from .initial import Weights, flat, nested
 from .loss import Losses, Weighting, decay, decay_gamma, dpace, head_losses
+from .second import selector_loss
 from .settings import RunSettings
 
 
@@ -196,8 +197,12 @@ class Trainer:
         mx.eval(taps, embeddings)
         clock.lap("target")
         real = np.flatnonzero(batch.valid[..., 0])  # anchors that are only padding need no head
-        labels = head.places(batch.labels.reshape(-1, config.block_size - 1)[real])
-        counts = mx.array(batch.valid.reshape(-1, config.block_size - 1)[real])
+        drafts = config.block_size - 1
+        tokens = batch.labels.reshape(-1, drafts)[real]
+        anchors = np.take_along_axis(batch.tokens, batch.anchors, axis=1).reshape(-1, 1)[real]
+        previous = mx.array(np.concatenate([anchors, tokens[:, :-1]], axis=1))
+        counts = mx.array(batch.valid.reshape(-1, drafts)[real])
+        selector = getattr(self.drafter, "candidate_selector", None)
         sums = Losses()
 
         def surrogate(weights: Weights) -> mx.array:
@@ -207,18 +212,23 @@ class Trainer:
             hidden = hidden.flatten(0, 1)[mx.array(real), 1:]
             mx.eval(hidden)
             clock.lap("drafter")
-            losses, gradient = head_losses(
+            losses = head_losses(
                 head,
                 detached(hidden),
-                labels,
+                head.places(tokens),
                 counts,
                 self._weigh,
                 self.settings.head_rows,
                 self._exponential,
+                selector.top_k if selector else 0,
             )
-            sums.add(losses)
+            sums.add(losses.sums)
             clock.lap("head")
-            return (hidden.astype(mx.float32) * gradient).sum()
+            value = (hidden.astype(mx.float32) * losses.gradient).sum()
+            if selector is None:
+                return value
+            likeliest = losses.candidates._replace(ids=head.tokens(losses.candidates.ids))
+            return value + selector_loss(selector, hidden, previous, mx.array(tokens), likeliest)
 
         gradients = flat(mx.grad(surrogate)(self.weights))
         mx.eval(gradients)

@@ -14,12 +14,14 @@ import mlx.core as mx
 import numpy as np
 
 from ..drafter import Drafter
+from ..drafter.dflash2 import SecondDrafter
 from ..engine.events import acceptance_by_position, acceptance_length
 from ..target.model import Target
 from .blocks import make_batch
 from .conversations import Conversation, Ids
 from .features import compute_taps
 from .forward import hidden_states
+from .second import Candidates, scores
 
 _ANCHORS = 64
 """Blocks of a pass."""
@@ -149,15 +151,24 @@ class Walker:
                 alive = alive[batch.valid[0, alive, k]]
                 if not len(alive):
                     break
-                drafts = self._drafts(hidden[mx.array(alive), k + 1])
+                before = batch.tokens[0, part[alive]] if k == 0 else batch.labels[0, alive, k - 1]
+                drafts = self._drafts(hidden[mx.array(alive), k + 1], before)
                 alive = alive[drafts == batch.labels[0, alive, k]]
                 matched[alive] += 1
             found.append(matched)
         return np.concatenate(found)
 
-    def _drafts(self, hidden: mx.array) -> Ids:
-        """The likeliest token of each hidden row [N, D]."""
+    def _drafts(self, hidden: mx.array, previous: Ids) -> Ids:
+        """The likeliest token of each hidden row [N, D], behind the tokens `previous` [N]."""
         head = self._head.logits if self._head else self.target.head
-        logits = self.drafter.logits(hidden, head)
-        best = mx.argmax(logits.astype(mx.float32), axis=-1)
+        logits = self.drafter.logits(hidden, head).astype(mx.float32)
+        if isinstance(self.drafter, SecondDrafter):
+            selector = self.drafter.candidate_selector
+            logits = self._head.spread(logits) if self._head else logits
+            ids = mx.argpartition(-logits, kth=selector.top_k - 1, axis=-1)[:, : selector.top_k]
+            own = mx.take_along_axis(logits, ids, axis=-1)
+            given = scores(selector, hidden, mx.array(previous), Candidates(ids, own, own))
+            best = mx.argmax(given, axis=-1, keepdims=True)
+            return np.array(mx.take_along_axis(ids, best, axis=-1)[:, 0])
+        best = mx.argmax(logits, axis=-1)
         return np.array(best if self._head is None else self._head.ids[best])

@@ -10,7 +10,7 @@ import pytest
 
 from dflash_mlx.training.exponential import exponential, plain
 from dflash_mlx.training.loss import (
-    Losses,
+    HeadLosses,
     Weighting,
     decay,
     decay_gamma,
@@ -93,7 +93,7 @@ def check_gradient(
         return (mx.stop_gradient(weigh(entropy, counts)) * entropy).sum()
 
     value, gradient = mx.value_and_grad(total)(hidden)
-    sums, ours = head_losses(lambda h: h @ table.T, hidden, labels, counts, weigh, 10**6)
+    sums, ours, _ = head_losses(lambda h: h @ table.T, hidden, labels, counts, weigh, 10**6)
     assert sums.loss == pytest.approx(value.item(), rel=1e-5)
     assert mx.allclose(gradient, ours, rtol=1e-4, atol=1e-5)
 
@@ -109,17 +109,17 @@ def test_a_softcapped_head_is_differentiated_through(
         chosen = mx.take_along_axis(logits, labels[..., None], -1)[..., 0]
         return ((mx.logsumexp(logits, -1) - chosen) * decay(4.0)(chosen, counts)).sum()
 
-    _, ours = head_losses(head, hidden, labels, counts, decay(4.0), 10**6)
+    _, ours, _ = head_losses(head, hidden, labels, counts, decay(4.0), 10**6)
     assert mx.allclose(mx.grad(total)(hidden), ours, rtol=1e-4, atol=1e-5)
 
 
 def test_chunks_change_nothing(
     table: mx.array, hidden: mx.array, labels: mx.array, counts: mx.array
 ) -> None:
-    def run(rows: int) -> tuple[Losses, mx.array]:
+    def run(rows: int) -> HeadLosses:
         return head_losses(lambda h: h @ table.T, hidden, labels, counts, dpace(), rows)
 
-    (whole, gradient), (parts, pieces) = run(10**6), run(2 * ROWS)
+    (whole, gradient, _), (parts, pieces, _) = run(10**6), run(2 * ROWS)
     assert parts.loss == pytest.approx(whole.loss, rel=1e-5)
     assert (parts.blocks, parts.accepted) == (whole.blocks, whole.accepted)
     assert mx.allclose(gradient, pieces, rtol=1e-5, atol=1e-6)
@@ -129,7 +129,7 @@ def test_a_head_that_knows_nothing_costs_ln_of_the_vocabulary(
     hidden: mx.array, labels: mx.array, counts: mx.array
 ) -> None:
     flat = mx.zeros((VOCABULARY, WIDTH))
-    sums, _ = head_losses(lambda h: h @ flat.T, hidden, labels, counts, dpace(), 10**6)
+    sums, *_ = head_losses(lambda h: h @ flat.T, hidden, labels, counts, dpace(), 10**6)
     assert sums.mean == pytest.approx(math.log(VOCABULARY), rel=1e-5)
 
 
@@ -149,7 +149,7 @@ def test_where_nothing_counts_all_stays_finite(
     table: mx.array, hidden: mx.array, labels: mx.array
 ) -> None:
     none = mx.zeros(labels.shape, mx.bool_)
-    sums, gradient = head_losses(lambda h: h @ table.T, hidden, labels, none, dpace(), 10**6)
+    sums, gradient, _ = head_losses(lambda h: h @ table.T, hidden, labels, none, dpace(), 10**6)
     assert (sums.mean, sums.blocks, sums.anchor_accept) == (0.0, 0, 1.0)
     assert mx.abs(gradient).max() == 0
 
@@ -159,7 +159,7 @@ def test_a_label_that_the_head_does_not_know_is_skipped_and_ends_the_chance(
 ) -> None:
     counts = mx.ones(labels.shape, mx.bool_)
     partly = mx.where(mx.arange(ROWS) == 2, -1, labels)
-    sums, gradient = head_losses(lambda h: h @ table.T, hidden, partly, counts, dpace(), 10**6)
+    sums, gradient, _ = head_losses(lambda h: h @ table.T, hidden, partly, counts, dpace(), 10**6)
     assert math.isfinite(sums.loss)
     assert mx.abs(gradient[:, 2]).max() == 0
     entropy = mx.array(oracle(hidden @ table.T, labels).astype(np.float32))
@@ -174,7 +174,7 @@ def test_accepted_drafts_are_the_right_ones_before_the_first_wrong_one() -> None
     labels = mx.array([[0, 1, 2], [0, 1, 2], [0, 1, 2], [3, 1, 2]])
     shown = mx.array([[0, 1, 2], [0, 3, 2], [0, 1, 2], [0, 1, 2]])
     counts = mx.array([[1, 1, 1], [1, 1, 1], [1, 1, 0], [1, 1, 1]]).astype(mx.bool_)
-    sums, _ = head_losses(lambda h: h @ table.T, table[shown], labels, counts, dpace(), 100)
+    sums, *_ = head_losses(lambda h: h @ table.T, table[shown], labels, counts, dpace(), 100)
     assert (sums.accepted, sums.blocks) == (3 + 1 + 2 + 0, 4)
     assert sums.anchor_accept == pytest.approx(1 + 6 / 4)
 
