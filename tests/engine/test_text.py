@@ -192,7 +192,8 @@ SMOLLM2 = [
 ]
 BY_TOKEN = [byte_level, llama, gemma, unigram, kimi, *([smollm2] if SMOLLM2 else [])]
 BY_WINDOW = [wordpiece, no_decoder, python_tokenizer]
-LOSSLESS = [make for make in BY_TOKEN if make is not unigram] + [python_tokenizer]
+# SmolLM2's vocabulary lacks tokens for some bytes of rare characters, so it cannot encode them.
+LOSSLESS = [make for make in BY_TOKEN if make not in (unigram, smollm2)] + [python_tokenizer]
 
 MakeTokenizer = Callable[[], Any]
 texts = st.lists(st.sampled_from(CLUSTERS) | st.text(max_size=3), max_size=12).map("".join)

@@ -120,7 +120,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Models that can be had: any name resolves, unless it is in this list of missing ones."""
     missing: list[str] = []
 
-    def resolve(name: str, role: str = "target", progress: module.SetupProgress | None = None):  # type: ignore[no-untyped-def]
+    def resolve(
+        name: str,
+        role: str = "target",
+        progress: module.SetupProgress | None = None,
+        *,
+        root: Path | None = None,
+    ) -> Resolved:
         if name in missing:
             raise module.DFlashError(f"{name} cannot be had: go online.")
         if progress:
