@@ -17,6 +17,7 @@ from .second import first_weight, is_second
 Weights = dict[str, mx.array]
 """Float32 arrays by the names of a checkpoint."""
 
+_SPREAD = 4.0
 _MODULES = {
     "input_layernorm",
     "post_attention_layernorm",
@@ -36,14 +37,27 @@ def nested(weights: Weights) -> dict[str, Any]:
 
 
 def random_weights(drafter: Drafter, target: Target, seed: int) -> Weights:
-    """Normal, of variance 1 / (3 inputs); norms 1, the last one the target's own."""
+    """Normal, of variance 1 / (3 inputs); norms 1, but the last one as `quiet_norm` says."""
     weights = {}
     for name, array in flat(drafter.parameters()).items():
         key = mx.random.key(hash_name(name, seed))
         noise = mx.random.normal(array.shape, key=key) * (3 * array.shape[-1]) ** -0.5
         weights[name] = mx.ones(array.shape) if array.ndim == 1 else first_weight(name, noise)
-    weights["norm.weight"] = final_norm(target)
+    weights["norm.weight"] = quiet_norm(target, drafter.config.mask_token_id)
     return weights
+
+
+def quiet_norm(target: Target, mask_token: int) -> mx.array:
+    """A last norm [D] under which an untrained drafter does not insist on any token.
+
+    Its hidden rows are near the mask's embedding, which a tied head recognizes: with a weight of 1,
+    SmolLM2-135M's logits then spread by 16 and reach 126, for a loss of 57 instead of about
+    ln(49152) = 10.8. So they are scaled to a spread of `_SPREAD` at most.
+    """
+    row = target.embed(mx.array([[mask_token]])).astype(mx.float32)
+    logits = target.head(row * mx.rsqrt(row.square().mean())).astype(mx.float32)
+    spread = cast(float, mx.sqrt(mx.var(logits)).item())
+    return mx.full((target.hidden_size,), min(1.0, _SPREAD / max(spread, 1e-6)))
 
 
 def hash_name(name: str, seed: int) -> int:
@@ -64,6 +78,7 @@ def target_weights(drafter: Drafter, target: Target, seed: int) -> Weights:
     """
     config, layers = drafter.config, target.body.layers
     weights = random_weights(drafter, target, seed)
+    weights["norm.weight"] = final_norm(target)
     taken = layers[len(layers) - config.num_layers :]
     if len(taken) < config.num_layers:
         raise UsageError(f"The target has {len(layers)} layers, fewer than the drafter is to have.")

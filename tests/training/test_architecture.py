@@ -80,7 +80,17 @@ def test_random_weights_are_the_same_for_a_seed() -> None:
     assert not mx.array_equal(
         one["layers.0.self_attn.q_proj.weight"], one["layers.1.self_attn.q_proj.weight"]
     )
-    assert mx.array_equal(one["norm.weight"], target.body.norm.weight)
+
+
+def test_an_untrained_drafter_insists_on_no_token() -> None:
+    """However loud the target's embedding is."""
+    drafter, target = tiny_drafter(), tiny_target()
+    for loudness in (1.0, 30.0):
+        target.embedding.weight *= loudness
+        norm = random_weights(drafter, target, 0)["norm.weight"]
+        row = target.embed(mx.array([[drafter.config.mask_token_id]]))
+        logits = target.head(mx.fast.rms_norm(row, norm, 1e-6))
+        assert mx.sqrt(mx.var(logits)) < 4.1
 
 
 def test_a_drafter_that_begins_as_the_last_layer_finds_its_context_there() -> None:
