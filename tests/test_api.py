@@ -41,7 +41,7 @@ def test_drafting_changes_no_token_and_no_text(block_size: int, sampling: dict[s
     assert drafted.tokens == plain.tokens
     assert drafted.text == plain.text
     assert drafted.finish_reason == plain.finish_reason == "length"
-    assert drafted.stats.rounds > 0
+    assert drafted.stats.rounds > plain.stats.rounds == 0
     assert len(set(plain.tokens)) > 4, "a target that repeats itself proves nothing"
 
 
@@ -136,7 +136,8 @@ def test_every_sampling_argument_reaches_the_choice() -> None:
 
 def test_a_single_stop_string_need_not_be_in_a_list() -> None:
     whole = generate(tiny_pair(), MESSAGES, max_tokens=20, **SEEDED).text
-    stop = whole[9:12]
+    place = next(i for i in range(3, 18) if set(whole[i : i + 3]) & set(whole[:i]))
+    stop = whole[place : place + 3]
 
     one = generate(tiny_pair(), MESSAGES, max_tokens=20, stop=stop, **SEEDED)
 

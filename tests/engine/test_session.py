@@ -145,13 +145,17 @@ def test_turn_and_retry_enter_the_noise(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_retry_has_other_noise_and_takes_the_place_of_the_answer() -> None:
     session = tiny_pair().session(options=OPTIONS)
     reply(session, QUESTIONS[0])
-    first = reply(session, QUESTIONS[1])
+    first = list(session.send(QUESTIONS[1]))
 
-    again = [[token for event in session.retry() for token in event.tokens] for _ in range(2)]
+    retries = [list(session.retry()) for _ in range(2)]
 
-    assert len({tuple(answer) for answer in (first, *again)}) == 3
+    answers = [
+        [token for event in events for token in event.tokens] for events in (first, *retries)
+    ]
+    assert len({tuple(answer) for answer in answers}) == 3
+    assert len({events[0].stats.prompt_tokens for events in (first, *retries)}) == 1
     assert [message["role"] for message in session.messages] == ["user", "assistant"] * 2
-    assert session.messages[-1]["content"] == tiny_pair().token_bytes.decode(again[-1])
+    assert session.messages[-1]["content"] == tiny_pair().token_bytes.decode(answers[-1])
 
 
 def test_a_question_taken_back_leaves_no_trace() -> None:
