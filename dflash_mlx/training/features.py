@@ -20,6 +20,9 @@ from ..target.model import Target
 from .blocks import Batch
 from .conversations import Conversation, Ids, digest
 
+_CHUNK = 128
+"""Tokens of a sequence in one pass of the target."""
+
 Table = np.memmap[Any, np.dtype[np.float16]]
 """Features [tokens, T*D] on disk."""
 
@@ -43,11 +46,19 @@ class OnlineFeatures:
 
 
 def compute_taps(target: Target, tokens: Ids) -> mx.array:
-    """Taps [B, S, T*D] of token ids [B, S]; the layers above the last tap are never computed."""
-    _, taps = target.forward(mx.array(tokens), target.make_cache())
-    assert taps is not None
-    mx.eval(taps)
-    return taps
+    """Taps [B, S, T*D] of token ids [B, S]; the layers above the last tap are never computed.
+
+    In chunks, as prefill is: a row attends to those before it alone, and in a whole pass half of
+    the scores would be computed for nothing.
+    """
+    cache, parts = target.make_cache(), []
+    needed = cache[: max(target.tap_ids) + 1] if len(cache) == target.num_layers else cache
+    for start in range(0, tokens.shape[1], _CHUNK):
+        _, taps = target.forward(mx.array(tokens[:, start : start + _CHUNK]), cache)
+        assert taps is not None
+        mx.eval(taps, [entry.state for entry in needed])
+        parts.append(taps)
+    return mx.concatenate(parts, axis=1)
 
 
 class CachedFeatures:

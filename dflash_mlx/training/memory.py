@@ -52,7 +52,7 @@ def estimate(pair: Pair, config: Mapping[str, Any], settings: RunSettings, longe
     vocabulary = settings.frequent_tokens or config["vocab_size"]
     if settings.frequent_tokens and settings.frequent_share < 1:
         vocabulary = config["vocab_size"]
-    head = 4 * settings.head_rows * vocabulary * 4
+    head = 6 * settings.head_rows * vocabulary * 4
     passing = max(cache + features, features + context + blocks + scores + head)
     return int((state + passing) * _SLACK)
 
