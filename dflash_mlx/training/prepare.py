@@ -26,6 +26,8 @@ from .responses import Writer, Written
 from .settings import PrepareSettings, to_json
 
 WRITTEN = "written.jsonl"
+_TEMPERATURE = 0.7
+"""Of sampled answers, where neither a person nor the model says."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Prepare:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         records = self._mended()
-        plans = make_plans(self._settings)
+        plans = make_plans(self._settings, self._pair.defaults.temperature or _TEMPERATURE)
         keys = {record["key"] for record in records}
         missing = [plan for plan in plans if plan.prompt.key not in keys]
         total = len(records) + len(missing)

@@ -67,8 +67,10 @@ def read_prompts(path: Path) -> list[Prompt]:
     return prompts
 
 
-def make_plans(settings: PrepareSettings) -> list[Plan]:
+def make_plans(settings: PrepareSettings, temperature: float) -> list[Plan]:
     """All conversations that the settings ask for, without repeats, long ones last.
+
+    `temperature` is that of sampled answers, where the settings do not say.
 
     Which are long and which are sampled hangs on each prompt alone, so more conversations can be
     asked for later without changing those that are done.
@@ -83,18 +85,20 @@ def make_plans(settings: PrepareSettings) -> list[Plan]:
     prompts += [Prompt(f"own-{number}", (), goes_on=True) for number in range(own)]
     if settings.system:
         prompts = [Prompt(p.key, p.turns, p.system or settings.system, p.goes_on) for p in prompts]
+    if settings.temperature is not None:
+        temperature = settings.temperature
     different = {prompt.key: prompt for prompt in prompts}
-    plans = [_plan(prompt, settings) for prompt in different.values()]
+    plans = [_plan(prompt, settings, temperature) for prompt in different.values()]
     return sorted(plans, key=lambda plan: plan.length)
 
 
-def _plan(prompt: Prompt, settings: PrepareSettings) -> Plan:
+def _plan(prompt: Prompt, settings: PrepareSettings, temperature: float) -> Plan:
     seed = int.from_bytes(hashlib.sha256(prompt.key.encode()).digest()[:8], "big")
     long, sampled = np.random.default_rng([settings.seed, seed]).random(2)
     return Plan(
         prompt,
         settings.long_length if long < settings.long_share else settings.length,
-        settings.temperature if sampled < settings.sampled else 0.0,
+        temperature if sampled < settings.sampled else 0.0,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 import mlx.core as mx
@@ -118,8 +118,17 @@ class Writer:
             banned = mx.array(sorted(self._ends))
             logits[mx.array(opening)[:, None], banned[None]] = -mx.inf
         for manner, rows in alike.items():
-            chooser = Chooser(self._sampling(manner), key)
-            tokens = chooser.choose(logits[mx.array(rows)], [], _NOBODY)
+            sampling = self._sampling(manner)
+            if sampling.repetition_penalty == 1:
+                tokens = Chooser(sampling, key).choose(logits[mx.array(rows)], [], _NOBODY)
+            else:  # each looks back at its own words
+                each = [
+                    Chooser(sampling, (key[0] ^ slot, key[1])).choose(
+                        logits[slot][None], busy[slot].tokens, _NOBODY
+                    )
+                    for slot in rows
+                ]
+                tokens = mx.concatenate(each)
             for slot, token in zip(rows, cast("list[int]", tokens.tolist()), strict=True):
                 chosen[slot] = token
         return chosen
@@ -138,11 +147,10 @@ class Writer:
         return self._pair.encode(self._pair.render(messages, self._settings.thinking))
 
     def _sampling(self, manner: Manner) -> Sampling:
-        """The assistant samples with the pair's own filters; the user is as varied as may be."""
-        own = self._pair.defaults
+        """The assistant samples in the pair's own way; the user is as varied as may be."""
         if manner.user or not manner.temperature:
             return Sampling(temperature=manner.temperature)
-        return Sampling(manner.temperature, own.top_p, own.min_p, own.top_k)
+        return replace(self._pair.defaults, temperature=manner.temperature)
 
     @property
     def stop_tokens(self) -> frozenset[int]:

@@ -66,8 +66,9 @@ class PrepareSettings(Stage):
         0.33
     )
     temperature: Annotated[
-        float, About("Temperature of sampled answers; the rest are greedy.", 0)
-    ] = 0.7
+        float | None,
+        About("Of sampled answers; the rest are greedy. (default: the model's own, or 0.7)", 0),
+    ] = None
     system: Annotated[str | None, About("Instructions ahead of every conversation.")] = None
     thinking: Annotated[bool | None, About("Switch the model's reasoning on or off.")] = None
     heldout: Annotated[float, About("Share of conversations kept for evaluation.", 0)] = 0.03

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dflash_mlx.api import generate
+from dflash_mlx.engine.options import Sampling
 from dflash_mlx.errors import UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.training.conversations import Conversation, read_conversations
@@ -64,6 +66,19 @@ def test_a_greedy_answer_is_what_the_engine_serves(pair: Pair, tmp_path: Path) -
         [(begin, end)] = talk.answers
         alone = generate(pair, prompt, max_tokens=end - begin, draft=False, temperature=0.0)
         assert talk.ids[begin:end].tolist() == alone.tokens
+
+
+def test_a_sampled_answer_is_chosen_in_the_pairs_own_way(pair: Pair, tmp_path: Path) -> None:
+    """With a penalty that forbids every token of the last 64, none comes again within them."""
+    own = Sampling(temperature=0.5, repetition_penalty=1e6, repetition_context_size=64)
+    strict = replace(pair, defaults=own)
+    path = short_prompts(tmp_path, 3)
+    talks, _ = prepared(strict, tmp_path / "data", settings(path, sampled=1.0, slots=3, length=70))
+    for talk in talks:
+        [(begin, end)] = talk.answers
+        said = talk.ids[begin:end].tolist()
+        assert talk.temperature == 0.5
+        assert len(set(said)) == len(said) > 10
 
 
 def test_turns_of_a_file_are_asked_one_after_another(pair: Pair, tmp_path: Path) -> None:
@@ -149,7 +164,7 @@ def test_the_manifest_says_who_wrote_and_how(pair: Pair, tmp_path: Path) -> None
 
 
 def test_sampled_and_long_conversations_have_their_share() -> None:
-    plans = make_plans(PrepareSettings(own=400, sampled=0.3, long_share=0.1))
+    plans = make_plans(PrepareSettings(own=400, sampled=0.3, long_share=0.1), 0.7)
     assert 80 < sum(plan.temperature == 0.7 for plan in plans) < 160
     long = [plan.length == 2048 for plan in plans]
     assert 20 < sum(long) < 60
@@ -157,14 +172,14 @@ def test_sampled_and_long_conversations_have_their_share() -> None:
 
 
 def test_a_plan_is_the_same_whatever_else_is_asked_for() -> None:
-    few = make_plans(PrepareSettings(topics=5))
-    many = {plan.prompt.key: plan for plan in make_plans(PrepareSettings(topics=5, own=9))}
+    few = make_plans(PrepareSettings(topics=5), 0.7)
+    many = {plan.prompt.key: plan for plan in make_plans(PrepareSettings(topics=5, own=9), 0.7)}
     assert all(many[plan.prompt.key] == plan for plan in few)
 
 
 def test_a_prompt_asked_twice_is_planned_once(tmp_path: Path) -> None:
     path = prompts_file(tmp_path, {"text": "A"}, {"text": "B"}, {"text": "A"})
-    assert len(make_plans(settings(path))) == 2
+    assert len(make_plans(settings(path), 0.7)) == 2
 
 
 def test_built_in_questions_are_many_and_different() -> None:
