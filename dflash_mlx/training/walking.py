@@ -127,11 +127,10 @@ class Walker:
         while (left := end - 1 - anchor) > 0:
             rows = min(self._whole, left) if limited else self._whole
             matched = right[anchor - begin] if rows == self._whole else short.get(rows, 0)
-            emitted = min(matched + 1, left)
             if rows > 1:  # a last row alone is decoded plainly, which is no round
-                total.accepted.append(min(matched, emitted))
+                total.accepted.append(matched)
                 total.drafted.append(rows - 1)
-            anchor += emitted
+            anchor += matched + 1
 
     def _matches(self, item: Conversation, taps: mx.array, anchors: Ids, rows: int) -> Ids:
         """How many drafts behind each anchor are right, before the first wrong or the answer's end.

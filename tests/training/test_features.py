@@ -61,6 +61,14 @@ def test_a_tap_is_the_output_of_its_layer(layer: int) -> None:
     assert mx.allclose(tapped, hidden, rtol=1e-4, atol=1e-4)
 
 
+def test_a_long_conversation_in_chunks_is_one_pass() -> None:
+    target, item = tiny_target(), talk(4, 300)
+    long = make_batch([item], [0], [np.array([4], np.int32)], 8)
+    _, whole = target.forward(mx.array(long.tokens), target.make_cache())
+    assert whole is not None
+    assert mx.allclose(OnlineFeatures(target)(long), whole, rtol=1e-4, atol=1e-4)
+
+
 def cached(folder: Path, target: Target) -> CachedFeatures:
     features = CachedFeatures(folder, TALKS, target)
     for _ in features.build("tiny", batch_tokens=64):

@@ -14,12 +14,13 @@ from dflash_mlx.drafter import Drafter
 from dflash_mlx.target.model import Target
 from dflash_mlx.training.conversations import Conversation, conversation
 from dflash_mlx.training.features import OnlineFeatures
+from dflash_mlx.training.forward import hidden_states
 from dflash_mlx.training.heads import TrainingHead, frequent_tokens
-from dflash_mlx.training.initial import random_weights
+from dflash_mlx.training.initial import Weights, nested, random_weights
 from dflash_mlx.training.settings import RunSettings
 from dflash_mlx.training.trainer import NotFinite, Trainer, learning_rate
 from tests.training.conftest import Lesson
-from tests.training.tiny import VOCABULARY, served, talk, tiny_config, tiny_target
+from tests.training.tiny import MASK, VOCABULARY, served, talk, tiny_config, tiny_target
 
 SETTINGS = RunSettings(steps=8, anchors=6, batch_tokens=128, learning_rate=3e-3, seed=4)
 TALKS = [talk(5, 30, 4, 20, seed=seed) for seed in range(6)]
@@ -74,6 +75,29 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_losses() -> None:
     assert losses(resumed, 5) == expected[3:]
     for name, weight in whole.weights.items():
         assert mx.array_equal(weight, resumed.weights[name])
+
+
+def test_a_step_follows_the_gradient_of_the_mean_loss() -> None:
+    """Against automatic differentiation of sum(w CE) / sum(w), written down once more."""
+    one = trainer(replace(SETTINGS, loss="decay", gamma=3.0, anchors=60, batch_tokens=64))
+    batch = next(one._schedule.batches())
+    blocks, anchors = mx.array(batch.blocks(MASK)), mx.array(batch.anchors)
+    taps = OnlineFeatures(one.target)(batch)
+    labels, valid = mx.array(batch.labels), mx.array(batch.valid)
+
+    def mean(weights: Weights) -> mx.array:
+        one.drafter.update(nested(weights))
+        hidden = hidden_states(one.drafter, taps, one.target.embed(blocks), anchors)[:, :, 1:]
+        logits = one.target.head(hidden)
+        chosen = mx.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+        share = mx.exp(-mx.arange(7) / 3.0) * valid
+        return ((mx.logsumexp(logits, axis=-1) - chosen) * share).sum() / share.sum()
+
+    loss, gradients = mx.value_and_grad(mean)(one.weights)
+    norm = mx.sqrt(sum(gradient.square().sum() for gradient in gradients.values()))
+    report = one.step()
+    assert report.loss == pytest.approx(loss.item(), rel=1e-5)
+    assert report.gradient_norm == pytest.approx(norm.item(), rel=1e-4)
 
 
 def test_two_small_batches_of_a_step_are_one_large_one() -> None:
