@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import mlx.nn as nn
 import mlx_lm.models.cache
 import pytest
 
@@ -119,6 +121,54 @@ def holds_what_a_prefill_would(pair: Pair, context: Context) -> bool:
     return same_bits(cached_rows(context), cached_rows(fresh)) and same_bits(
         drafter_rows(keeper), drafter_rows(fresh_drafting)
     )
+
+
+class Breaking(nn.Module):  # so that it may stand in a module's place
+    """Does as `function` does, but for one call, which ends by Ctrl-C."""
+
+    def __init__(self, function: Callable[..., Any], call: int) -> None:
+        super().__init__()
+        self.function = function
+        self.calls_left = call
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.calls_left -= 1
+        if self.calls_left == 0:
+            raise KeyboardInterrupt
+        return self.function(*arguments)
+
+
+@contextmanager
+def breaking(owner: Any, name: str, call: int) -> Iterator[None]:
+    """Have an attribute of `owner` break for a while."""
+    whole = getattr(owner, name)
+    setattr(owner, name, Breaking(whole, call))
+    try:
+        yield
+    finally:
+        setattr(owner, name, whole)
+
+
+@pytest.mark.parametrize("call", [1, 2, 4])
+@pytest.mark.parametrize("place", ["between two layers", "before the drafter hears", "drafting"])
+def test_the_worst_places_for_an_interrupt(
+    place: str, call: int, cold: tuple[list[int], int]
+) -> None:
+    """One layer's cache has grown and the next has not; the target's is ahead of all others."""
+    truth, _ = cold
+    pair = tiny_pair()
+    context = conversation(pair, truth)
+    owner, name = {
+        "between two layers": (pair.target.model.layers[1], "input_layernorm"),
+        "before the drafter hears": (context.drafting, "extend"),
+        "drafting": (context.drafting, "propose"),
+    }[place]
+
+    with pytest.raises(KeyboardInterrupt), breaking(owner, name, call):
+        answer(pair, context)
+
+    assert answer(pair, context) == truth
+    assert holds_what_a_prefill_would(pair, context)
 
 
 @pytest.mark.parametrize("events", [1, 2, 3, 7, 11])
