@@ -62,7 +62,6 @@ class Stats:
     drafted: list[int] = field(default_factory=list)
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
-    model_seconds: float = 0.0
     peak_memory: int = 0
 
     @property
