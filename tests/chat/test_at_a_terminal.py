@@ -301,14 +301,16 @@ def test_ctrl_c_stops_the_reply_which_keeps_its_part(talk: Talk) -> None:
     assert saved["messages"][1]["content"].startswith(answer)
 
 
-def test_what_is_typed_during_a_reply_is_not_shown_in_it_and_not_lost(talk: Talk) -> None:
-    talk.ask("/set max-tokens 60")
+def test_what_is_typed_during_a_reply_is_not_shown_in_it_and_then_sent(talk: Talk) -> None:
+    talk.ask("/set max-tokens 100")
     talk.begin("go on")
+    said, prompts = len(talk.terminal.raw), talk.prompts
     talk.terminal.type("AHEAD")
-    talk.wait_for_line("> AHEAD")
-    assert talk.terminal.text.count("AHEAD") == 1
-    talk.terminal.type(CTRL_C)
-    talk.wait_for_line(">")
+    talk.terminal.wait_until(lambda: len(talk.terminal.raw) > said + 100)
+    assert b"AHEAD" not in talk.terminal.raw
+    talk.terminal.type(ENTER)
+    talk.terminal.wait_until(lambda: talk.prompts == prompts + 2 and talk.line == ">")
+    assert talk.ask("/undo") == "Taken back: AHEAD"
     talk.ask("/set max-tokens 12")
 
 

@@ -51,6 +51,11 @@ def test_two_lists_are_not_glued() -> None:
     assert rest == [Piece("2. three\n", glued=True)]
 
 
+def test_lists_with_words_between_are_not_one_though_they_came_at_once() -> None:
+    pieces, _ = stream("- one\n\nwords\n\n- two\n- three\n", 10_000)
+    assert pieces == [Piece("- one\n\n"), Piece("words\n\n"), Piece("- two\n")]
+
+
 def test_code_is_finished_line_by_line_and_keeps_what_its_colours_depend_on() -> None:
     pieces, rest = stream("```py\n'''a\nb'''\n```\n", 1)
     assert pieces == [Piece("```py\n'''a\n"), Piece("```py\n'''a\nb'''\n", glued=True, shown=1)]

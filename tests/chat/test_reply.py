@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,7 +103,8 @@ def test_the_generation_is_closed_however_the_reply_ends() -> None:
         finally:
             closed.append(True)
 
-    reply_of(said())
+    kept: Any = said()
+    show_reply(lambda progress: kept, PlainView(), PlainReader(), loop_stop=True)
     assert closed == [True]
 
 
@@ -118,6 +120,12 @@ def test_a_span_said_too_often_stops_the_reply() -> None:
 
 def test_a_thought_that_repeats_itself_stops_the_reply_too() -> None:
     assert reply_of(iter(events("Wait, let me think again. " * 50 + "</think>", 4))).repeated
+
+
+def test_a_reply_that_ended_by_itself_was_not_stopped() -> None:
+    whole = events("Again and again and again. " * 20, 10_000)[0]
+    reply = reply_of(iter([replace(whole, finish_reason="stop")]))
+    assert (reply.repeated, reply.finish_reason) == (None, "stop")
 
 
 def test_it_goes_on_if_it_may() -> None:
