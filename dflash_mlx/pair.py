@@ -16,7 +16,7 @@ from .backend import Backend
 from .drafter import Drafter, load_drafter
 from .engine.context import Context
 from .engine.drafting import BlockDrafting
-from .engine.events import Configuration
+from .engine.events import STOCK_KERNELS, Configuration
 from .engine.options import Options, Sampling
 from .engine.session import Session
 from .engine.stops import stop_token_ids
@@ -27,8 +27,6 @@ from .hub.pairs import PairFolders
 from .model_folder import read_optional_json
 from .target.load import DTYPES, load_pair_tokenizer, load_target
 from .target.model import Target
-
-KERNELS = "stock MLX"
 
 
 @dataclass
@@ -188,10 +186,10 @@ def check_pair(target: Target, drafter: Drafter, stop_tokens: frozenset[int] = f
             f" tokens, the target's {target.vocab_rows}. Choose another --draft-model, or"
             " --no-draft."
         )
-    if config.mask_token_id >= target.vocab_rows or config.mask_token_id in stop_tokens:
+    if config.mask_token_id in stop_tokens:
         raise DFlashError(
-            f"The drafter's mask token {config.mask_token_id} is not usable with this target (its"
-            f" table has {target.vocab_rows} rows, and a mask must not end the text): not a pair."
+            f"Drafter and target are not a pair: the drafter's mask token {config.mask_token_id}"
+            " ends the target's texts. Choose another --draft-model, or --no-draft."
         )
     if reason := target.rollback_refusal():
         raise DFlashError(f"This target cannot draft: {reason}. Use --no-draft.")
@@ -263,7 +261,7 @@ def _configuration(
         compiled=backend.compiled,
         exact=backend.exact,
         block_size=drafter.config.block_size if drafter else 1,
-        kernels=KERNELS,
+        kernels=STOCK_KERNELS,
         notes=backend.notes + ((names.note,) if names.note else ()),
         draft_vocab=len(drafter.config.draft_vocab or ()) or None if drafter else None,
     )

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..commands.statsline import format_stats
+from ..commands.statsline import fold, format_stats, list_stats
 from ..errors import DFlashError
 from .keyboard import no_echo
 from .reader import Reader
@@ -104,7 +104,8 @@ class Chat:
         for remark in self._remarks():
             self.view.say(remark)
         if self.reply.stats is not None:
-            self.view.aside(format_stats(self.reply.stats, self.reply.finish_reason))
+            line = format_stats(self.reply.stats, self.reply.finish_reason)
+            self.view.aside(fold(line, self.view.width))
 
     def _remarks(self) -> list[str]:
         """What a person should know of the last reply, and of what is left of the context."""
@@ -175,10 +176,7 @@ class Chat:
         stats = self.reply.stats
         if stats is None:
             return "Nothing was answered yet."
-        lines = format_stats(stats, self.reply.finish_reason).split(" · ")
-        if stats.acceptance_by_position:
-            shares = " ".join(f"{share:.2f}" for share in stats.acceptance_by_position)
-            lines.append(f"accepted at each place of a block: {shares}")
+        lines = list_stats(stats, self.reply.finish_reason)
         limit = self.pair.target.context_limit
         if limit is not None:
             used = stats.prompt_tokens + stats.generated_tokens

@@ -36,6 +36,10 @@ class ScreenView:
         self._begun = False  # something of this reply was finished
         self._drawn = 0.0
 
+    @property
+    def width(self) -> int:
+        return self._canvas.width
+
     @contextmanager
     def reply(self) -> Iterator[None]:
         self._begin()

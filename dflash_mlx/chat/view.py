@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from ..engine.events import Event
 
@@ -20,10 +21,22 @@ def harmless(text: str) -> str:
     return text.translate(_HARMLESS)
 
 
+def columns(stream: TextIO) -> int | None:
+    """How wide the terminal is that `stream` leads to; None if it leads to no terminal."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):  # a stream without a descriptor says so with a ValueError
+        return None
+
+
 class View(Protocol):
     """Where a chat shows itself. `show_thinking`: reasoning is shown, and not only counted."""
 
     show_thinking: bool
+
+    @property
+    def width(self) -> int | None:
+        """How many characters fit on a line; None where lines may be as long as they like."""
 
     def reply(self) -> AbstractContextManager[None]:
         """A reply comes within this block."""
@@ -51,6 +64,10 @@ class PlainView:
         self.show_thinking = show_thinking
         self._clean = harmless if sys.stdout.isatty() else str
         self._thoughts: int | None = None  # tokens of the reasoning that is going on
+
+    @property
+    def width(self) -> int | None:
+        return columns(sys.stderr)
 
     @contextmanager
     def reply(self) -> Iterator[None]:

@@ -6,14 +6,15 @@ import json
 import sys
 
 from ..api import Prompt, encode, gather
-from ..engine.events import Event
+from ..chat.view import columns
+from ..engine.events import Event, Stats
 from ..engine.generation import stream
 from ..engine.text import check_text
 from ..errors import UsageError
 from ..pair import Pair
 from .arguments import GenerateArguments
 from .loading import load_for, prefill_progress
-from .statsline import format_stats, to_json
+from .statsline import fold, format_stats, to_json
 
 
 def run(arguments: GenerateArguments) -> None:
@@ -26,13 +27,17 @@ def run(arguments: GenerateArguments) -> None:
     except KeyboardInterrupt:
         if events and not arguments.json:
             print()
-            print(format_stats(events[-1].stats, None), file=sys.stderr)
+            _print_stats(events[-1].stats, None)
         raise
     if arguments.json:
         print(json.dumps(to_json(gather(events)), ensure_ascii=False))
     else:
         print()
-        print(format_stats(events[-1].stats, events[-1].finish_reason), file=sys.stderr)
+        _print_stats(events[-1].stats, events[-1].finish_reason)
+
+
+def _print_stats(stats: Stats, finish_reason: str | None) -> None:
+    print(fold(format_stats(stats, finish_reason), columns(sys.stderr)), file=sys.stderr)
 
 
 def _prompt(arguments: GenerateArguments) -> str | list[dict[str, str]]:

@@ -1,36 +1,58 @@
-"""What a generation tells of itself: one line for people, one object for programs."""
+"""What a generation tells of itself: a line or a list for people, one object for programs."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-from ..engine.events import Configuration, Result, Stats
+from ..engine.events import STOCK_KERNELS, Configuration, Result, Stats
 
 _ENDINGS = {"stop": "", "length": ", cut off at the limit", None: ", interrupted"}
+_DOT = " · "
 
 
 def format_stats(stats: Stats, finish_reason: str | None) -> str:
-    """Return the line that is shown after a reply: how fast, by what means, and what really ran.
+    """The line that is shown after a reply: how fast, by what means, and what ran, in short.
 
     `finish_reason` None means that the reply was interrupted. A part that has no figure, such as
-    the speed of a single token, is left out.
+    the speed of a single token, is left out. `list_stats` has the rest.
     """
-    configuration = stats.configuration
-    drafting = _drafts(configuration)
-    speed = stats.tokens_per_second
-    parts = [
-        f"{speed:.1f} tokens/s" if speed is not None else "",
-        _drafting(stats) if drafting else "plain decoding",
-        f"{_count(stats.generated_tokens, 'token')}{_ENDINGS[finish_reason]}",
-        _prompt(stats),
-        f"first token after {stats.prefill_seconds:.2f} s",
-        f"peak {_bytes(stats.peak_memory)}",
-        _models(configuration, drafting),
-        _machine(configuration),
-        f"seed {stats.seed}",
-    ]
-    return " · ".join(part for part in parts if part)
+    ran = stats.configuration
+    names = (ran.model, ran.draft_model) if _drafts(ran) else (ran.model,)
+    short = [(name or "").rpartition("/")[2] for name in names]
+    how = [ran.target_dtype.partition(" ")[0], *_machine(ran)]
+    how += [ran.kernels] if ran.kernels != STOCK_KERNELS else []
+    what = [" + ".join(short), ", ".join(how), f"seed {stats.seed}"]
+    return _DOT.join([*_figures(stats, finish_reason), *what])
+
+
+def list_stats(stats: Stats, finish_reason: str | None) -> list[str]:
+    """The same and what else is known of a reply, one fact a string."""
+    ran = stats.configuration
+    facts = [*_figures(stats, finish_reason), f"target {ran.model}, {ran.target_dtype}"]
+    if _drafts(ran):
+        size = f", drafting {ran.draft_vocab:,} tokens" if ran.draft_vocab else ""
+        facts.append(f"drafter {ran.draft_model}, {ran.draft_dtype}{size}")
+    facts += [", ".join([*_machine(ran), f"kernels: {ran.kernels}"]), f"seed {stats.seed}"]
+    if stats.acceptance_by_position:
+        shares = " ".join(f"{share:.2f}" for share in stats.acceptance_by_position)
+        facts.append(f"accepted at each place of a block: {shares}")
+    return facts
+
+
+def fold(line: str, width: int | None) -> str:
+    """Break a line of statistics between its parts where it is wider than `width` characters."""
+    if width is None:
+        return line
+    parts = line.split(_DOT)
+    lines = [parts[0]]
+    for part in parts[1:]:
+        longer = lines[-1] + _DOT + part
+        if len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return "\n".join(lines)
 
 
 def to_json(result: Result) -> dict[str, Any]:
@@ -66,41 +88,43 @@ def _drafts(configuration: Configuration) -> bool:
     return configuration.draft_model is not None and configuration.block_size > 1
 
 
+def _figures(stats: Stats, finish_reason: str | None) -> list[str]:
+    """Speed, counts, times and memory, as far as there are any."""
+    speed = stats.tokens_per_second
+    parts = [
+        f"{speed:.1f} tokens/s" if speed is not None else "",
+        _drafting(stats) if _drafts(stats.configuration) else "plain decoding",
+        f"{_count(stats.generated_tokens, 'token')}{_ENDINGS[finish_reason]}",
+        _prompt(stats),
+        f"first token after {stats.prefill_seconds:.2f} s",
+        f"peak {_bytes(stats.peak_memory)}",
+    ]
+    return [part for part in parts if part]
+
+
 def _drafting(stats: Stats) -> str:
-    block = f"block {stats.configuration.block_size}"
-    if stats.acceptance_length is None:  # the first token was the last
-        return f"no round, {block}"
+    if stats.acceptance_length is None:  # the first token was the last, or the last but one
+        return "too short to draft"
     rounds = _count(stats.rounds, "round")
-    return f"acceptance length {stats.acceptance_length:.2f} over {rounds}, {block}"
+    block = stats.configuration.block_size
+    return f"acceptance length {stats.acceptance_length:.2f} in {rounds}, block {block}"
 
 
 def _prompt(stats: Stats) -> str:
-    prompt = f"prompt {stats.prompt_tokens}"
     if stats.reused_tokens == 0:
-        return prompt
+        return f"prompt {stats.prompt_tokens}"
     new = stats.prompt_tokens - stats.reused_tokens
-    return f"{prompt} ({stats.reused_tokens} reused + {new} new)"
+    return f"prompt {stats.reused_tokens} reused + {new} new"
 
 
-def _models(configuration: Configuration, drafting: bool) -> str:
-    target = f"{configuration.model} {configuration.target_dtype}"
-    if not drafting:
-        return target
-    size = configuration.draft_vocab
-    drafter = f"{configuration.draft_model} {configuration.draft_dtype}"
-    drafter += f" ({size:,} tokens)" if size else ""
-    if configuration.draft_dtype == configuration.target_dtype:
-        return f"{configuration.model} + {drafter}"
-    return f"{target} + {drafter}"
-
-
-def _machine(configuration: Configuration) -> str:
+def _machine(configuration: Configuration) -> list[str]:
     """What computed. The BLAS is told where it did, on a CPU; Metal does not use it."""
-    blas = f"{configuration.blas} BLAS" if configuration.device == "cpu" else ""
-    parts = [configuration.device, blas, configuration.kernels]
+    blas = configuration.blas if "blas" in configuration.blas else f"{configuration.blas} BLAS"
+    parts = [configuration.device]
+    parts += [blas] if configuration.device == "cpu" else []
     parts += [] if configuration.compiled else ["not compiled"]
     parts += ["exact"] if configuration.exact else []
-    return ", ".join(part for part in parts if part)
+    return parts
 
 
 def _count(number: int, noun: str) -> str:

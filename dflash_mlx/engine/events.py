@@ -14,6 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+STOCK_KERNELS = "stock MLX"
+"""A configuration's `kernels` where all that computes is MLX's own."""
+
 
 def acceptance_length(accepted: Sequence[int]) -> float | None:
     """Mean accepted drafts + 1 over the rounds; None where there was no round."""

@@ -111,6 +111,9 @@ def test_a_message_is_answered_with_one_line_of_statistics(talk: Talk) -> None:
         "peak",
     ):
         assert part in " ".join(statistics.split())
+    for row in statistics.split("\n"):  # broken between its parts, if at all
+        assert not row.startswith("·")
+        assert not row.endswith("·")
 
 
 def test_new_forgets_the_conversation(talk: Talk) -> None:

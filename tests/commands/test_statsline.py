@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dflash_mlx.commands.statsline import format_stats, to_json
+from dflash_mlx.commands.statsline import fold, format_stats, list_stats, to_json
 from dflash_mlx.engine.events import Configuration, Result, Stats
 
 CONFIGURATION = Configuration(
@@ -44,9 +44,9 @@ def stats(
 
 def test_the_whole_line() -> None:
     assert format_stats(stats(), "stop") == (
-        "20.0 tokens/s · acceptance length 2.50 over 2 rounds, block 8 · 6 tokens · prompt 41"
-        " · first token after 0.42 s · peak 612 MB · smollm2-135m + smollm2-135m-dflash float32"
-        " · cpu, openblas BLAS, stock MLX · seed 7"
+        "20.0 tokens/s · acceptance length 2.50 in 2 rounds, block 8 · 6 tokens · prompt 41"
+        " · first token after 0.42 s · peak 612 MB · smollm2-135m + smollm2-135m-dflash"
+        " · float32, cpu, openblas · seed 7"
     )
 
 
@@ -55,10 +55,10 @@ def test_plain_decoding_is_called_so_and_names_no_drafter() -> None:
     for configuration in (PLAIN, replace(CONFIGURATION, draft_model=None)):
         line = format_stats(stats(configuration, accepted=()), "stop")
         assert line.startswith("20.0 tokens/s · plain decoding · 6 tokens")
-        assert "smollm2-135m float32" in line
-        assert "acceptance" not in line
-        assert "block" not in line
-        assert "dflash" not in line
+        assert " · smollm2-135m · float32, cpu" in line
+        for word in ("acceptance", "block", "dflash"):
+            assert word not in line
+            assert word not in " ".join(list_stats(stats(configuration, accepted=()), "stop"))
 
 
 @pytest.mark.parametrize(
@@ -67,41 +67,57 @@ def test_plain_decoding_is_called_so_and_names_no_drafter() -> None:
 )
 def test_a_reply_that_was_cut_off_says_so(finish_reason: str | None, words: str) -> None:
     assert f" · {words} · " in format_stats(stats(), finish_reason)
+    assert words in list_stats(stats(), finish_reason)
 
 
 def test_what_was_reused_of_the_prompt_is_told() -> None:
-    assert " · prompt 41 (30 reused + 11 new) · " in format_stats(
+    assert " · prompt 30 reused + 11 new · " in format_stats(
         replace(stats(), reused_tokens=30), "stop"
     )
 
 
 def test_a_single_token_has_no_speed_and_no_round() -> None:
     one = replace(stats(accepted=()), generated_tokens=1, decode_seconds=0.0)
-    assert format_stats(one, "length").startswith("no round, block 8 · 1 token, cut off")
+    assert format_stats(one, "length").startswith("too short to draft · 1 token, cut off")
 
 
-def test_two_dtypes_are_told_apart() -> None:
-    mixed = replace(CONFIGURATION, target_dtype="bfloat16", draft_dtype="float16")
-    assert " · smollm2-135m bfloat16 + smollm2-135m-dflash float16 · " in format_stats(
-        stats(mixed), "stop"
+def test_models_are_named_without_their_publishers_and_in_the_list_with_them() -> None:
+    hub = replace(CONFIGURATION, model="org/Big-4bit", draft_model="lab/Big-DFlash")
+    assert " · Big-4bit + Big-DFlash · " in format_stats(stats(hub), "stop")
+    facts = list_stats(stats(hub), "stop")
+    assert "target org/Big-4bit, float32" in facts
+    assert "drafter lab/Big-DFlash, float32" in facts
+
+
+def test_the_list_has_what_the_line_leaves_out() -> None:
+    """How weights are kept, the drafter's own dtype, and what it drafts from."""
+    full = replace(
+        CONFIGURATION,
+        target_dtype="bfloat16 (4-bit weights)",
+        draft_dtype="float16",
+        draft_vocab=12032,
     )
-
-
-def test_a_draft_vocabulary_is_told() -> None:
-    few = replace(CONFIGURATION, draft_vocab=12032)
-    assert " + smollm2-135m-dflash float32 (12,032 tokens) · " in format_stats(stats(few), "stop")
+    facts = list_stats(stats(full), "stop")
+    assert "target smollm2-135m, bfloat16 (4-bit weights)" in facts
+    assert "drafter smollm2-135m-dflash, float16, drafting 12,032 tokens" in facts
+    assert "accepted at each place of a block: 0.50 0.50 0.50 0.00 0.00 0.00 0.00" in facts
+    assert " · bfloat16, cpu, " in format_stats(stats(full), "stop")
 
 
 def test_metal_does_not_boast_a_blas() -> None:
     metal = replace(CONFIGURATION, device="metal", blas="accelerate")
-    assert " · metal, stock MLX · " in format_stats(stats(metal), "stop")
+    assert " · float32, metal · " in format_stats(stats(metal), "stop")
+
+
+def test_own_kernels_are_told_in_the_line_and_mlxs_in_the_list() -> None:
+    own = replace(CONFIGURATION, kernels="block attention")
+    assert " · float32, cpu, openblas, block attention · " in format_stats(stats(own), "stop")
+    assert "cpu, openblas, kernels: stock MLX" in list_stats(stats(), "stop")
 
 
 def test_exact_and_uncompiled_runs_say_so() -> None:
     slow = replace(CONFIGURATION, blas="reference", exact=True, compiled=False)
-    assert " · cpu, reference BLAS, stock MLX, not compiled, exact · " in format_stats(
-        stats(slow), "stop"
-    )
+    assert ", cpu, reference BLAS, not compiled, exact · " in format_stats(stats(slow), "stop")
 
 
 def test_large_memory_is_told_in_gigabytes() -> None:
@@ -110,8 +126,20 @@ def test_large_memory_is_told_in_gigabytes() -> None:
     )
 
 
-def test_the_line_is_one_line() -> None:
-    assert "\n" not in format_stats(stats(), "stop")
+def test_the_line_is_one_line_where_lines_may_be_long() -> None:
+    line = format_stats(stats(), "stop")
+    assert "\n" not in line
+    assert fold(line, None) == fold(line, len(line)) == line
+
+
+@pytest.mark.parametrize("width", [200, 80, 40, 3])
+def test_on_a_narrow_screen_it_breaks_between_its_parts(width: int) -> None:
+    line = format_stats(stats(), "stop")
+    folded = fold(line, width).split("\n")
+    assert " · ".join(folded) == line
+    assert all(len(row) <= width or " · " not in row for row in folded)
+    if width == 80:
+        assert len(folded) == 3
 
 
 def test_json_has_every_figure_and_the_configuration() -> None:
