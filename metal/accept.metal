@@ -10,12 +10,13 @@
 // Why        the host reads one small array a round, and what follows on the GPU need not wait for
 //            it. A lane compares one draft; the votes of all lanes are a word whose lowest zero is
 //            the answer: no loop, no memory between threads.
-// Limits     1 <= L <= 32.
+// Limits     1 <= L <= 32. L is no template argument: the last blocks of a text are shorter, and each
+//            L would be a kernel to compile.
 
 // body
-uint lane = thread_index_in_simdgroup;
-bool right = lane + 1 < ROWS && choices[lane] == block[lane + 1];
+const uint rows = choices_shape[0], lane = thread_index_in_simdgroup;
+bool right = lane + 1 < rows && choices[lane] == block[lane + 1];
 uint votes = uint(ulong(simd_ballot(right)));
 uint accepted = ctz(~votes);
 if (lane == 0) result[0] = int(accepted);
-if (lane < ROWS) result[lane + 1] = lane <= accepted ? choices[lane] : -1;
+if (lane < rows) result[lane + 1] = lane <= accepted ? choices[lane] : -1;

@@ -14,7 +14,7 @@
 // Bits       A row's result depends on its query and its visible keys alone. Tiles and splits begin at
 //            absolute positions, whichever segment a key lies in; what a row does not see multiplies
 //            its sums by exactly 1 and adds 0.
-// Limits     D in {64, 80, 96, 128, 256}, G L <= 512. One row of one head keeps a single SIMD-group a
+// Limits     D in {8, 16, 32, 64, 80, 96, 128, 256}, G L <= 512. One row of one head keeps a single SIMD-group a
 //            split busy: short contexts leave a large GPU idle.
 
 // body

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from ..kernels.block_attention import block_attention
+from ..kernels.metal import Metal
 
 STEP = 256
 
@@ -31,8 +32,9 @@ class LayerCache:
     Writing happens in place as long as nobody else holds the arrays while they are evaluated.
     """
 
-    def __init__(self, window: int | None = None):
+    def __init__(self, window: int | None = None, metal: Metal | None = None):
         self.window = window
+        self.metal = metal
         self.buffer: Buffer | None = None
 
     def oldest_visible(self, position: int) -> int:
@@ -94,6 +96,8 @@ class LayerCache:
             scale=scale,
             window=window,
             causal=causal,
+            first=context.first,
+            metal=self.metal,
         )
 
     def rows(self, length: int) -> tuple[mx.array, mx.array]:
@@ -120,8 +124,8 @@ class DrafterCache:
     block may be put there for a while, and an interrupted write leaves the cache as it was.
     """
 
-    def __init__(self, windows: Sequence[int | None]):
-        self.layers = [LayerCache(window) for window in windows]
+    def __init__(self, windows: Sequence[int | None], metal: Metal | None = None):
+        self.layers = [LayerCache(window, metal) for window in windows]
         self.length = 0
 
     def rewind(self, length: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 import mlx.nn as nn
 
+from ..kernels.metal import Metal
 from .cache import DrafterCache
 from .config import DrafterConfig
 from .rope import Position, Rope
@@ -64,10 +65,15 @@ class Attention(nn.Module):
         values = self.v_proj(x).reshape(*x.shape[:2], self.num_kv_heads, -1)
         return rope(self.k_norm(keys).swapaxes(1, 2), position), values.swapaxes(1, 2)
 
+    def heads(
+        self, x: mx.array, rope: Rope, position: Position
+    ) -> tuple[mx.array, mx.array, mx.array]:
+        """Queries, keys and values of a block's rows."""
+        return self.queries(x, rope, position), *self.keys_and_values(x, rope, position)
+
     def __call__(self, x: mx.array, rope: Rope, cache: ContextRows, position: Position) -> mx.array:
         """`[B, L, D]` -> `[B, L, D]`: the block at `position`, behind the cached context."""
-        queries = self.queries(x, rope, position)
-        keys, values = self.keys_and_values(x, rope, position)
+        queries, keys, values = self.heads(x, rope, position)
         mixed = cache.attend(
             queries,
             keys,
@@ -110,11 +116,14 @@ class DrafterLayer(nn.Module):
 
 
 class Drafter(nn.Module):
-    """Without embedding and head: the target's own serve both.
+    """Without embedding and head, mostly: the target's own serve both.
 
     Shapes: B batch, S new context rows, L block rows, D hidden size, T taps. Inputs are cast to
-    `dtype`, the one type of the drafter's floats, so that nothing is promoted on the way.
+    `dtype`, the one type of the drafter's floats, so that nothing is promoted on the way. Without
+    `metal` all of it is plain MLX; see `serving`.
     """
+
+    metal: Metal | None = None
 
     def __init__(self, config: DrafterConfig):
         super().__init__()
@@ -126,6 +135,8 @@ class Drafter(nn.Module):
         self.layers = [DrafterLayer(config, layer) for layer in range(config.num_layers)]
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rope = Rope(config.rope, config.head_dim)
+        if config.own_head:
+            self.lm_head = nn.Linear(config.hidden_size, len(config.draft_vocab or ()), bias=False)
 
     @property
     def dtype(self) -> mx.Dtype:
@@ -134,7 +145,8 @@ class Drafter(nn.Module):
 
     def make_cache(self) -> DrafterCache:
         """An empty context."""
-        return DrafterCache([self.config.window(i) for i in range(self.config.num_layers)])
+        windows = [self.config.window(i) for i in range(self.config.num_layers)]
+        return DrafterCache(windows, self.metal)
 
     def extend(self, taps: mx.array, cache: DrafterCache) -> None:
         """Append context rows to the cache.

@@ -23,7 +23,6 @@ def accept(choices: mx.array, block: mx.array, *, metal: Metal | None = None) ->
     kernel = metal.kernel("accept", ["choices", "block"], ["result"])
     (result,) = kernel(
         inputs=[choices, block],
-        template=[("ROWS", rows)],
         grid=(32, 1, 1),
         threadgroup=(32, 1, 1),
         output_shapes=[(rows + 1,)],

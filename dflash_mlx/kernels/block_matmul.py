@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import mlx.core as mx
+import mlx.nn as nn
 
 from .metal import Metal
 
@@ -34,6 +35,22 @@ class Weights(NamedTuple):
         outputs, width = self.matrix.shape
         return outputs, width if self.scales is None else width * 32 // self.bits
 
+    @classmethod
+    def of(cls, layer: nn.Module) -> Weights | None:
+        """Those of a linear layer or an embedding table; None where its kind is not known."""
+        if type(layer) in (nn.Linear, nn.Embedding):
+            return cls(layer.weight)
+        if type(layer) in (nn.QuantizedLinear, nn.QuantizedEmbedding) and layer.mode == "affine":
+            parts = layer.weight, layer.scales, layer.biases
+            return cls(*parts, layer.group_size, layer.bits)
+        return None
+
+    def rows(self, begin: int, end: int) -> Weights:
+        """W[begin:end], which shares the memory of W."""
+        scales = None if self.scales is None else self.scales[begin:end]
+        biases = None if self.biases is None else self.biases[begin:end]
+        return Weights(self.matrix[begin:end], scales, biases, self.group_size, self.bits)
+
 
 def block_matmul(x: mx.array, weights: Weights, *, metal: Metal | None = None) -> mx.array:
     """`x` `[..., K]` times W transposed -> `[..., N]`, in the type of `x`.
@@ -41,8 +58,18 @@ def block_matmul(x: mx.array, weights: Weights, *, metal: Metal | None = None) -
     The kernel sums in float32 and takes up to 32 rows: 4- and 8-bit weights in groups of 32, 64 or
     128, or bfloat16, float16 or float32. Each weight is read once for all rows.
     """
-    if metal is None or not metal.serves("block_matmul", unsupported(x, weights)):
+    if metal is None or not served(x, weights, metal):
         return twin(x, weights)
+    return launch(x, weights, metal)
+
+
+def served(x: mx.array, weights: Weights, metal: Metal) -> bool:
+    """Whether the kernel takes this call, which is counted."""
+    return metal.serves("block_matmul", unsupported(x, weights), case(x, weights))
+
+
+def launch(x: mx.array, weights: Weights, metal: Metal) -> mx.array:
+    """`block_matmul` by the kernel, for calls that are `served`."""
     (outputs, inner), rows = weights.shape, x.size // x.shape[-1]
     kernel = metal.kernel(
         "block_matmul",
@@ -67,6 +94,14 @@ def block_matmul(x: mx.array, weights: Weights, *, metal: Metal | None = None) -
         output_dtypes=[x.dtype],
     )
     return product.reshape(*x.shape[:-1], outputs)
+
+
+def case(x: mx.array, weights: Weights) -> str:
+    """What decides how fast a call is: one row, or a tile of so many, and the matrix."""
+    (outputs, inner), rows = weights.shape, x.size // x.shape[-1]
+    tile = 1 if rows == 1 else 8 * row_tiles(rows)
+    stored = f"{weights.bits} bits in {weights.group_size}" if weights.bits else "floats"
+    return f"block_matmul {outputs} x {inner}, {stored}, {_short(x.dtype)}, {tile} rows"
 
 
 def row_tiles(rows: int) -> int:
@@ -104,6 +139,10 @@ def unsupported(x: mx.array, weights: Weights) -> str | None:
     ):
         return f"{weights.bits} bits in groups of {weights.group_size}"
     return None if x.dtype in _DTYPES else f"rows in {x.dtype}"
+
+
+def _short(dtype: mx.Dtype) -> str:
+    return str(dtype).removeprefix("mlx.core.")
 
 
 def twin(x: mx.array, weights: Weights) -> mx.array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,12 +51,18 @@ class Metal:
     """The kernels of one device.
 
     `metal_kernel` builds them (default: MLX's). `ran` counts, by words such as "accept" or
-    "block_attention: twin, 33 rows", which implementation served each call.
+    "block_attention: twin, 33 rows", which implementation served each call. `lost` are the cases,
+    as ops name them, in which MLX's own kernels won the race (see `race`).
     """
 
-    def __init__(self, metal_kernel: Callable[..., Any] = mx.fast.metal_kernel):
+    def __init__(
+        self,
+        metal_kernel: Callable[..., Any] = mx.fast.metal_kernel,
+        lost: Collection[str] = (),
+    ):
         self._metal_kernel = metal_kernel
         self._kernels: dict[str, Kernel] = {}
+        self.lost = frozenset(lost)
         self.ran: Counter[str] = Counter()
 
     def kernel(
@@ -74,7 +80,21 @@ class Metal:
             )
         return self._kernels[name]
 
-    def serves(self, op: str, obstacle: str | None) -> bool:
-        """Whether the kernel takes this call of `op`: it does unless there is an obstacle."""
+    def serves(self, op: str, obstacle: str | None, case: str | None = None) -> bool:
+        """Whether the kernel takes this call of `op`: unless there is an obstacle, or it is slower.
+
+        `case` names what decides its speed, as in `lost`.
+        """
+        if obstacle is None and case in self.lost:
+            obstacle = "MLX's is faster"
         self.ran[op if obstacle is None else f"{op}: twin, {obstacle}"] += 1
         return obstacle is None
+
+
+def summary(ran: Mapping[str, int]) -> str:
+    """What `ran`, in one line: the kernels by name, then what ran without one and why."""
+    served = sorted(name for name in ran if ":" not in name)
+    others = sorted(name.replace(": twin,", ":") for name in ran if ":" in name)
+    parts = [f"kernels {' '.join(served)}"] if served else []
+    parts += [f"stock MLX for {'; '.join(others)}"] if others else []
+    return ", ".join(parts) or "stock MLX"

@@ -40,3 +40,10 @@ def metals(simulators: dict[str, Simulator]) -> dict[str, Metal]:
 def metal(metals: dict[str, Metal]) -> Metal:
     """Our kernels under the default model."""
     return metals["default"]
+
+
+@pytest.fixture
+def counted_metal(metal: Metal) -> Metal:
+    """Our kernels under the default model, of which none has run yet."""
+    metal.ran.clear()
+    return metal
