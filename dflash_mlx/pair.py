@@ -15,7 +15,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from .backend import Backend
 from .drafter import Drafter, load_drafter
 from .engine.context import Context
-from .engine.drafting import BlockDrafting
+from .engine.drafting import BlockDrafting, draft_head
 from .engine.events import STOCK_KERNELS, Configuration
 from .engine.options import Options, Sampling
 from .engine.session import Session
@@ -25,6 +25,7 @@ from .engine.thinking import thinking_tags
 from .errors import DFlashError, UsageError
 from .hub.pairs import PairFolders
 from .model_folder import read_optional_json
+from .row_convention import settle_rows
 from .target.load import DTYPES, load_pair_tokenizer, load_target
 from .target.model import Target
 
@@ -48,8 +49,7 @@ class Pair:
     def __post_init__(self) -> None:
         self.thinking_tags = thinking_tags(self.tokenizer)
         self.token_bytes = TokenBytes(self.tokenizer, shown=self.thinking_tags)
-        vocabulary = self.drafter.config.draft_vocab if self.drafter else None
-        self.draft_head = self.target.head_rows(vocabulary) if vocabulary else None
+        self.draft_head = draft_head(self.target, self.drafter) if self.drafter else None
 
     def session(
         self,
@@ -72,7 +72,7 @@ class Pair:
         """Rows of a block under `options`: 1 is plain decoding. Raises UsageError if too many."""
         if not options.draft or self.drafter is None:
             return 1
-        trained = self.drafter.config.block_size
+        trained = self.drafter.config.verified_rows
         if options.block_size is not None and options.block_size > trained:
             raise UsageError(
                 f"block_size {options.block_size} is more than the {trained} rows that this drafter"
@@ -156,7 +156,7 @@ def load_pair(
         else:
             drafter = None
             names = replace(names, draft_model=None, note=f"decoding plainly: {reason}")
-    return Pair(
+    pair = Pair(
         target,
         drafter,
         tokenizer,
@@ -165,6 +165,8 @@ def load_pair(
         default_sampling(generation_config),
         _thinking(names),
     )
+    in_doubt = drafter is not None and drafter.config.rows_in_doubt
+    return settle_rows(pair) if in_doubt else pair
 
 
 def check_pair(target: Target, drafter: Drafter, stop_tokens: frozenset[int] = frozenset()) -> None:
@@ -260,7 +262,7 @@ def _configuration(
         blas=backend.blas,
         compiled=backend.compiled,
         exact=backend.exact,
-        block_size=drafter.config.block_size if drafter else 1,
+        block_size=drafter.config.verified_rows if drafter else 1,
         kernels=STOCK_KERNELS,
         notes=backend.notes + ((names.note,) if names.note else ()),
         draft_vocab=len(drafter.config.draft_vocab or ()) or None if drafter else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,11 +13,11 @@ from mlx.utils import tree_flatten
 
 from ..errors import DFlashError
 from ..model_folder import TensorInfo, read_header, read_json, weight_files
-from .config import read_config
+from .config import DrafterConfig, read_config
 from .dflash2 import SecondDrafter
-from .draft_vocab import read_draft_vocab
+from .draft_vocab import mapped_vocab, read_draft_vocab
 from .model import Drafter
-from .packaging import Packaging, packaging_of
+from .packaging import Packaged, Packaging, check_borrowed, is_borrowed, unpack
 
 DTYPES = {"F32": mx.float32, "BF16": mx.bfloat16, "F16": mx.float16}
 PACKED = "U32"
@@ -35,22 +35,61 @@ def load_drafter(
     raw = read_json(folder / "config.json")
     files = weight_files(folder)
     infos = {_name(name): info for file in files for name, info in read_header(file).items()}
-    second = packaging_of(raw, infos, folder) is Packaging.DFLASH2
-    config = read_config(raw, _unquantized_shapes(raw, infos), second)
-    config = replace(config, draft_vocab=read_draft_vocab(folder))
-    drafter = SecondDrafter(config) if second else Drafter(config)
+    arrays = {
+        _name(name): array
+        for file in files
+        for name, array in cast(dict[str, mx.array], mx.load(str(file))).items()
+    }
+    packaged = unpack(raw, infos, folder)
+    config = read_config(packaged.config, _unquantized_shapes(raw, infos), packaged.second)
+    config, infos, arrays = _settle_vocabulary(folder, packaged, config, infos, arrays)
+    drafter = SecondDrafter(config) if packaged.second else Drafter(config)
     _quantize(drafter, raw, infos)
     _check_tensors(drafter, infos, folder)
     dtype = dtype or DTYPES[infos["fc.scales" if "fc.scales" in infos else "fc.weight"].dtype]
     weights = [
-        (_name(name), array if array.dtype == mx.uint32 else array.astype(dtype))
-        for file in files
-        for name, array in cast(dict[str, mx.array], mx.load(str(file))).items()
+        (name, array if array.dtype == mx.uint32 else array.astype(dtype))
+        for name, array in arrays.items()
     ]
     drafter.load_weights(weights)
     if not lazy:
         mx.eval(drafter.parameters())
     return drafter
+
+
+Infos = dict[str, TensorInfo]
+Arrays = dict[str, mx.array]
+
+
+def _settle_vocabulary(
+    folder: Path, packaged: Packaged, config: DrafterConfig, infos: Infos, arrays: Arrays
+) -> tuple[DrafterConfig, Infos, Arrays]:
+    """Which tokens are drafted and by whose head; then without what is only the target's again."""
+    foreign = packaged.packaging is not Packaging.ZLAB
+    ids: Sequence[int] | None = mapped_vocab(arrays, config.vocab_size) if foreign else None
+    if ids is None:
+        ids = read_draft_vocab(folder)
+    head = "lm_head.weight"
+    size = len(ids) if ids is not None else None
+    own_head = ids is not None and head in infos and infos[head].shape[0] == size
+    if foreign:
+        shapes = {name: info.shape for name, info in infos.items()}
+        check_borrowed(shapes, config.hidden_size, config.vocab_size, size)
+        dropped = [name for name in infos if is_borrowed(name) or name in ("d2t", "t2d")]
+    else:
+        dropped = []
+    if own_head and ids is not None:
+        dropped = [name for name in dropped if name != head]
+        if list(ids) != sorted(ids):
+            order = mx.array(sorted(range(len(ids)), key=ids.__getitem__))
+            arrays[head] = arrays[head][order]
+    vocabulary = tuple(sorted(ids)) if ids is not None else None
+    config = replace(config, draft_vocab=vocabulary, own_head=own_head)
+    return (
+        config,
+        {name: info for name, info in infos.items() if name not in dropped},
+        {name: array for name, array in arrays.items() if name not in dropped},
+    )
 
 
 def _name(name: str) -> str:

@@ -34,12 +34,17 @@ class SecondConfig:
 class DrafterConfig:
     """The dimensions and conventions of a drafter; contradictions are refused when it is made.
 
-    `block_size` counts the anchor: 16 rows are 15 drafts. `target_layer_ids` are the tapped
-    decoder layers of the target, 0-based, in the order in which `fc` takes them.
+    `block_size` counts the rows of the drafter's own pass, the anchor's included: row k predicts
+    the token at anchor + k, so that 16 rows are 15 drafts. With `drafts_from_anchor` row j predicts
+    the token at anchor + j + 1, and 7 rows are 7 drafts; `rows_in_doubt` says that this was not
+    stated, and has to be tried. `target_layer_ids` are the tapped decoder layers of the target,
+    0-based, in the order in which `fc` takes them.
     `is_causal` None means: causal inside the block for sliding layers only. `embedding_scale`
     multiplies the target's (already scaled) embeddings; `output_multiplier`, then
     `logit_softcap` (None: off), apply to the logits of the target's head. `second` is None unless
-    this is DFlash 2. `draft_vocab` are the tokens that drafts may come from (None: all).
+    this is DFlash 2. `draft_vocab` are the tokens that drafts may come from (None: all), ascending;
+    with `own_head` the drafter has a head over just those. `target_model` names the target that it
+    was trained for, where its packaging does.
     """
 
     hidden_size: int
@@ -65,6 +70,10 @@ class DrafterConfig:
     logit_softcap: float | None = None
     second: SecondConfig | None = None
     draft_vocab: tuple[int, ...] | None = field(default=None, repr=False)
+    own_head: bool = False
+    drafts_from_anchor: bool = False
+    rows_in_doubt: bool = False
+    target_model: str | None = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -127,6 +136,16 @@ class DrafterConfig:
                 " remove it, or make it again."
             )
 
+    @property
+    def first_row(self) -> int:
+        """The first row of a block that drafts: the anchor's own, or the one behind it."""
+        return 0 if self.drafts_from_anchor else 1
+
+    @property
+    def verified_rows(self) -> int:
+        """Rows of the target's pass over a whole block: the anchor and every draft."""
+        return self.block_size + 1 - self.first_row
+
     def window(self, layer: int) -> int | None:
         """How far layer `layer` looks back: a key is visible iff q_pos - k_pos < window."""
         return self.sliding_window if self.layer_types[layer] == SLIDING else None
@@ -141,7 +160,7 @@ class DrafterConfig:
 def read_config(
     raw: Mapping[str, Any], shapes: Shapes, second_version: bool = False
 ) -> DrafterConfig:
-    """The config of a z-lab checkpoint: its `config.json`, and the shapes of its tensors.
+    """The config of a checkpoint: its `config.json` in z-lab's words, and its tensors' shapes.
 
     `shapes` are as if unquantized; `second_version` says that it is DFlash 2. Raises
     `DFlashError` naming the key that is missing or contradicts the weights.
@@ -182,6 +201,9 @@ def read_config(
         output_multiplier=fields.number("output_multiplier", default=1.0),
         logit_softcap=softcap if softcap > 0 else None,
         second=_second(fields, shapes) if second_version else None,
+        drafts_from_anchor=fields.flag("sample_from_anchor", default=False) is True,
+        rows_in_doubt=fields.flag("rows_in_doubt", default=False) is True,
+        target_model=fields.text("target_model"),
     )
 
 
@@ -233,6 +255,10 @@ class _Fields:
         if value is not None and not isinstance(value, bool):
             raise DFlashError(f"The drafter's {name} must be true or false; it is {value!r}.")
         return value
+
+    def text(self, name: str) -> str | None:
+        value = self.value(name, default=None)
+        return None if value is None else str(value)
 
     def integers(self, name: str, default: Any = _REQUIRED) -> list[int]:
         value = self.value(name, default)

@@ -56,6 +56,16 @@ class Drafting(Protocol):
         """
 
 
+def draft_head(target: Target, drafter: Drafter) -> DraftHead | None:
+    """The head over the drafter's draft vocabulary: its own, else the target's rows; None: all."""
+    ids = drafter.config.draft_vocab
+    if ids is None:
+        return None
+    if drafter.config.own_head:
+        return DraftHead(drafter.lm_head, ids, target.vocab_rows)
+    return target.head_rows(ids)
+
+
 class BlockDrafting:
     """A DFlash drafter at work: masked block in, drafts out, by one bidirectional pass.
 
@@ -104,17 +114,21 @@ class BlockDrafting:
         self._drafter.extend(taps, self._cache)
 
     def propose(self, history: Sequence[int], rows: int, chooser: Chooser) -> mx.array:
-        """`rows - 1` drafts: row k of `[anchor, MASK, ...]` predicts the token at anchor + k."""
+        """`rows - 1` drafts: row k of `[anchor, MASK, ...]` predicts the token at anchor + k.
+
+        In drafters that draft from the anchor on, row k - 1 does, and the block is a row shorter.
+        """
         if rows == 1:
             return mx.zeros([0], mx.int32)
         config = self._drafter.config
-        block = mx.array([[history[-1]] + [config.mask_token_id] * (rows - 1)])
+        first = config.first_row
+        block = mx.array([[history[-1]] + [config.mask_token_id] * (rows - 2 + first)])
         embeddings = self._target.embed(block) * config.embedding_scale
         hidden = self._drafter.block(embeddings, self._cache)
         head = self._head.logits if self._head else self._target.head
-        logits = self._drafter.logits(hidden[:, 1:], head)[0]
+        logits = self._drafter.logits(hidden[:, first:], head)[0]
         if isinstance(self._drafter, SecondDrafter):
-            walk = partial(self._drafter.candidate_selector.walk, hidden[0, 1:], history[-1])
+            walk = partial(self._drafter.candidate_selector.walk, hidden[0, first:], history[-1])
             scores = self._head.spread(logits) if self._head else logits
             drafts = chooser.draft_path(scores, history, walk)
         else:

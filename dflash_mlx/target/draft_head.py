@@ -12,16 +12,20 @@ _FLOAT, _QUANTIZED = (nn.Linear, nn.Embedding), (nn.QuantizedLinear, nn.Quantize
 
 
 class DraftHead:
-    """A copy of some rows of a target's head, made once a pair.
+    """`rows` give the logits of the tokens `ids` [N] alone.
 
-    `ids` [N] are the tokens of its rows; `size` is the length V of a row of the whole head's
-    logits.
+    `size` is the length V of a row of the whole head's logits.
     """
 
-    def __init__(self, head: nn.Module, whole: Rows, ids: Sequence[int], size: int) -> None:
+    def __init__(self, rows: Rows, ids: Sequence[int], size: int) -> None:
         self.ids = mx.array(list(ids), mx.int32)
         self.size = size
-        self._rows = _rows(head, whole, self.ids)
+        self._rows = rows
+
+    @classmethod
+    def of(cls, head: nn.Module, whole: Rows, ids: Sequence[int], size: int) -> DraftHead:
+        """A copy of the rows `ids` of a target's head, to be made once a pair."""
+        return cls(_rows(head, whole, mx.array(list(ids), mx.int32)), ids, size)
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Logits [..., N] of final hidden rows [..., D]."""

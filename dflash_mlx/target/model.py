@@ -157,7 +157,7 @@ class Target:
 
     def head_rows(self, ids: Sequence[int]) -> DraftHead:
         """The head over the tokens `ids` alone: a copy of its rows, to be made once."""
-        return DraftHead(self._head_module, self.head, ids, self.vocab_rows)
+        return DraftHead.of(self._head_module, self.head, ids, self.vocab_rows)
 
     @property
     def _head_module(self) -> nn.Module:

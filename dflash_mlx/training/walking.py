@@ -15,7 +15,9 @@ import numpy as np
 
 from ..drafter import Drafter
 from ..drafter.dflash2 import SecondDrafter
+from ..engine.drafting import draft_head
 from ..engine.events import acceptance_by_position, acceptance_length
+from ..errors import DFlashError
 from ..target.model import Target
 from .blocks import make_batch
 from .conversations import Conversation, Ids
@@ -74,8 +76,11 @@ class Walker:
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        vocabulary = self.drafter.config.draft_vocab
-        self._head = self.target.head_rows(vocabulary) if vocabulary else None
+        if self.drafter.config.drafts_from_anchor:
+            raise DFlashError(
+                "This drafter drafts from the anchor's own row on, which evaluation does not know."
+            )
+        self._head = draft_head(self.target, self.drafter)
         self._whole = self.rows or self.drafter.config.block_size
 
     def walk_all(self, conversations: Iterable[Conversation]) -> Acceptance:

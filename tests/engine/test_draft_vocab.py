@@ -70,7 +70,7 @@ def test_a_draft_is_the_choice_among_its_tokens(ids: list[int]) -> None:
     """As if all other tokens were impossible: with the noise of each token's own id."""
     logits = mx.random.normal((4, VOCABULARY), key=mx.random.key(len(ids)))
     hidden = nn.Linear(1, VOCABULARY, bias=False)
-    head = DraftHead(hidden, hidden, ids, VOCABULARY)
+    head = DraftHead.of(hidden, hidden, ids, VOCABULARY)
     kept = mx.array(ids, mx.int32)
     masked = head.spread(logits[:, kept])
     for sampling in SAMPLINGS:
@@ -89,7 +89,7 @@ def test_rows_of_every_kind_of_head_are_its_own(kind: str, mode: str | None) -> 
         head = head.to_quantized(group_size=32, bits=8 if mode == "mxfp8" else 4, mode=mode)
     whole = head.as_linear if tied else head
     ids, hidden = [5, 95, 0, 41], mx.random.normal((1, 3, 64))
-    ours = DraftHead(head, whole, ids, 96).logits(hidden)
+    ours = DraftHead.of(head, whole, ids, 96).logits(hidden)
     assert mx.allclose(ours, whole(hidden)[..., mx.array(ids)], atol=1e-5)
 
 
@@ -99,7 +99,7 @@ def test_of_an_unknown_head_the_whole_is_computed() -> None:
             return 3 * super().__call__(x)
 
     head, hidden = Scaled(8, 20), mx.ones((1, 2, 8))
-    ours = DraftHead(head, head, [4, 2], 20).logits(hidden)
+    ours = DraftHead.of(head, head, [4, 2], 20).logits(hidden)
     assert mx.array_equal(ours, head(hidden)[..., mx.array([4, 2])])
 
 

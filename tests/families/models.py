@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -10,8 +11,10 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from dflash_mlx.drafter import Drafter, DrafterConfig
+from dflash_mlx.drafter.config import SecondConfig
+from dflash_mlx.drafter.dflash2 import SecondDrafter
 from dflash_mlx.drafter.rope import RopeConfig
-from dflash_mlx.engine.drafting import BlockDrafting
+from dflash_mlx.engine.drafting import BlockDrafting, draft_head
 from dflash_mlx.target.model import Target
 from tests.tiny import HIDDEN, MASK, VOCABULARY, randomize
 
@@ -180,10 +183,20 @@ def _divisible(path: str, module: nn.Module) -> bool:
     return hasattr(module, "to_quantized") and module.weight.shape[-1] % 32 == 0
 
 
+DRAFTERS: dict[str, dict[str, Any]] = {
+    "z-lab": {},
+    "sliding": {"layer_types": ("sliding_attention",) * 2, "sliding_window": WINDOW},
+    "DeepSpec": {"drafts_from_anchor": True, "block_size": 15},
+    "speculators": {"draft_vocab": tuple(range(0, VOCABULARY, 2)), "own_head": True},
+    "DFlash 2": {"second": SecondConfig(kernel_size=2, group_size=16, rank=8, top_k=8)},
+}
+"""What packagings change in a drafter's config."""
+
+
 @cache
-def family_drafter(layers: int, window: int | None = None) -> Drafter:
+def family_drafter(layers: int, window: int | None = None, kind: str = "z-lab") -> Drafter:
     """A random drafter for a family's target of so many layers; with a `window` it slides."""
-    drafter = Drafter(
+    config = replace(
         DrafterConfig(
             hidden_size=HIDDEN,
             num_layers=2,
@@ -200,12 +213,17 @@ def family_drafter(layers: int, window: int | None = None) -> Drafter:
             layer_types=("sliding_attention" if window else "full_attention",) * 2,
             num_target_layers=layers,
             sliding_window=window,
-        )
+        ),
+        **DRAFTERS[kind],
     )
+    drafter = SecondDrafter(config) if config.second else Drafter(config)
     randomize(drafter, seed=1)
     return drafter
 
 
-def family_drafting(target: Target, window: int | None = None) -> BlockDrafting:
+def family_drafting(
+    target: Target, window: int | None = None, kind: str = "z-lab"
+) -> BlockDrafting:
     """The random drafter at work on `target`."""
-    return BlockDrafting(target, family_drafter(target.num_layers, window))
+    drafter = family_drafter(target.num_layers, window, kind)
+    return BlockDrafting(target, drafter, draft_head(target, drafter))
