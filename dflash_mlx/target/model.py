@@ -14,12 +14,14 @@ import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from ..errors import DFlashError
+from ..kernels.metal import Metal
 from .caches import adapted, kind
 from .draft_head import DraftHead
 from .kv_bits import group_size
 from .replay import Replay, projections
 from .rollback import Round
 from .row_by_row import RowByRow
+from .serving import Serving
 from .watch import Notes, Watch
 
 _BODIES = ("model", "language_model.model", "backbone", "language_model", "transformer")
@@ -31,6 +33,7 @@ class Target:
 
     Two targets may share one mlx-lm model, with different taps, in one process. With `kv_bits`
     (4 or 8) keys and values are cached quantized: UsageError is raised where they cannot be.
+    With `metal`, blocks are computed by its kernels where the model's family is listed (`serving`).
     """
 
     def __init__(
@@ -39,7 +42,9 @@ class Target:
         config: dict[str, Any],
         tap_ids: Sequence[int] = (),
         kv_bits: int | None = None,
+        metal: Metal | None = None,
     ) -> None:
+        self.metal = metal
         self.model = model
         self.config = config
         self.text_config: dict[str, Any] = {**config, **config.get("text_config", {})}
@@ -56,8 +61,10 @@ class Target:
             )
         recurrent = self._recurrent_layers()
         inputs = {(i, p): m for i, at in recurrent.items() for p, m in projections(at).items()}
-        self._taps = Watch({i: layers[i] for i in self.tap_ids})
-        self._all = Watch({i: layers[i] for i in self.tap_ids} | recurrent | inputs)
+        self.serving = Serving(model, self.head_module, metal)
+        with self.serving.on():  # what is watched is what serves
+            self._taps = Watch({i: layers[i] for i in self.tap_ids})
+            self._all = Watch({i: layers[i] for i in self.tap_ids} | recurrent | inputs)
         self._row_by_row = RowByRow(m for layer in recurrent.values() for m in layer.modules())
         self.replay = Replay(recurrent, inputs, self._row_by_row)
 
@@ -131,16 +138,16 @@ class Target:
         Returns logits [B, L, V] and taps [B, L, T*D] in the order of `tap_ids` (None without any).
         Both are lazy: logits that nobody evaluates are never computed.
         """
-        with self._taps.on() as notes:
+        with self.serving.on(), self._taps.on() as notes:
             return self.model(tokens, cache=cache), self._tapped(notes)
 
     def noted_forward(
         self, tokens: mx.array, cache: Sequence[Any]
     ) -> tuple[mx.array, mx.array | None, Notes]:
         """As `forward` over a block, and what `replay` needs of it."""
-        with self._all.on() as notes, self._row_by_row.on():
+        with self.serving.on() as rows, self._all.on() as notes, self._row_by_row.on():
             logits = self.model(tokens, cache=cache)
-            return logits, self._tapped(notes), notes
+            return logits, self._tapped(notes), {**notes, **rows}
 
     def embed(self, tokens: mx.array) -> mx.array:
         """Embedding rows [B, L, D] of `tokens` [B, L], as they enter the first layer."""
@@ -152,21 +159,13 @@ class Target:
 
         The bare projection: a softcap or a scale that the model has behind it is the model's own.
         """
-        head = self._head_module
-        return self.embedding.as_linear(hidden) if head is self.embedding else head(hidden)
+        head = self.head_module
+        with self.serving.on():
+            return self.embedding.as_linear(hidden) if head is self.embedding else head(hidden)
 
     def head_rows(self, ids: Sequence[int]) -> DraftHead:
         """The head over the tokens `ids` alone: a copy of its rows, to be made once."""
-        return DraftHead.of(self._head_module, self.head, ids, self.vocab_rows)
-
-    @property
-    def _head_module(self) -> nn.Module:
-        """The head, or the embedding table if that serves as one."""
-        for owner in (self.model, getattr(self.model, "language_model", None)):
-            head: nn.Module | None = getattr(owner, "lm_head", None)
-            if head is not None:
-                return head
-        return self.embedding
+        return DraftHead(self.head_module, self.head, ids, self.vocab_rows)
 
     def _tapped(self, notes: Notes) -> mx.array | None:
         if not self.tap_ids:

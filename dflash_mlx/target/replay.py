@@ -5,6 +5,8 @@ restored and the layer runs again over those n rows, from the input that it had.
 not computed anew, they repeat what they gave: no weight is read but the recurrence's own. And what
 the caches do not depend on (the layer's output, its MLP) is never computed, since MLX is lazy. It
 is the layer's own code on the same inputs, so the state has the bits of a pass over n rows.
+
+Layers that our ops serve have noted what their recurrence took in, and need not run again.
 """
 
 from __future__ import annotations
@@ -46,6 +48,10 @@ class Replay:
 
     def run(self, notes: Notes, entries: Sequence[Any], rows: int) -> None:
         """Bring `entries`, restored caches, behind the first `rows` rows of the noted pass."""
+        served = {id(entry): notes[id(entry)] for entry in entries if id(entry) in notes}
+        for taken in served.values():
+            taken.keep(rows)
+        entries = [entry for entry in entries if id(entry) not in served]
         with self._recall.from_notes(notes), self._row_by_row.on():
             for index, layer in self._layers.items():
                 call = notes[index]

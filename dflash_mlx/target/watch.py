@@ -30,7 +30,8 @@ class Call(NamedTuple):
         return any(argument is thing for argument in arguments for thing in things)
 
 
-Notes = dict[Any, Call]
+Notes = dict[Any, Any]
+"""A `Call` of every watched module by its key, and what served layers noted of themselves."""
 
 
 class Watch:

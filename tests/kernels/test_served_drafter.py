@@ -51,7 +51,7 @@ def greedy(drafter: Drafter, hidden: mx.array, block: mx.array, logits: mx.array
     def best(_: int, ids: mx.array, scores: mx.array) -> mx.array:
         return mx.take_along_axis(ids, mx.argmax(scores, axis=-1, keepdims=True), axis=-1)[:, 0]
 
-    return drafter.candidate_selector.walk(hidden[0, 1:], block[0, 0].item(), logits[0], best)
+    return drafter.candidate_selector.walk(hidden[0, 1:], int(block[0, 0]), logits[0], best)
 
 
 def test_a_layer_of_a_block_is_six_launches_of_ours_and_its_context_two(
