@@ -12,14 +12,16 @@ from typing import NoReturn
 
 from ..backend import Backend
 from ..convert.conversion import Prepared, Wishes, open_source, prepare, write
+from ..convert.drafter import settle
 from ..convert.gguf import import_gguf, plan_import
 from ..convert.gguf_file import read_gguf
 from ..convert.gguf_source import gguf_report, losses, sketch, usual_bits
 from ..convert.quantize import Quantization
 from ..convert.report import Report
-from ..convert.trial import acceptance, sample
+from ..convert.source import Source
+from ..convert.trial import acceptance, sample, tried_rows
 from ..convert.upload import upload, write_card
-from ..drafter import load_drafter
+from ..drafter import Drafter, load_drafter
 from ..errors import DFlashError, UsageError
 from ..hub.pairs import PairFolders
 from ..hub.resolve import Resolved, resolve
@@ -68,8 +70,18 @@ def _wishes(arguments: ConvertArguments) -> Wishes:
         raise UsageError("--answers are counted for --draft-vocab: give its N.")
     if arguments.private and not arguments.upload_repo:
         raise UsageError("--private is for --upload-repo: name the repository.")
+    for_zlab = arguments.packaging == "z-lab"
+    if for_zlab and (quantization or arguments.draft_vocab):
+        raise UsageError(
+            "z-lab's packaging has neither MLX's quantization nor a draft vocabulary: leave out"
+            " --packaging, or those."
+        )
     return Wishes(
-        quantization, arguments.dtype, arguments.draft_vocab, tuple(arguments.answers or ())
+        quantization,
+        arguments.dtype,
+        arguments.draft_vocab,
+        tuple(arguments.answers or ()),
+        for_zlab,
     )
 
 
@@ -85,7 +97,10 @@ class _Job:
         """Where the folder will be; raises DFlashError if that cannot be."""
         if self.wishes.quantization:
             kind = self.wishes.quantization.name
-        output = self.arguments.output or Path(f"{name}-mlx-{kind}")
+        if self.wishes.for_zlab:
+            kind = "zlab"
+        usual = f"{name}-{kind}" if self.wishes.for_zlab else f"{name}-mlx-{kind}"
+        output = self.arguments.output or Path(usual)
         if output.exists() and source.resolve().is_relative_to(output.resolve()):
             raise UsageError(f"{output} holds what is to be converted: choose another -o.")
         if output.exists() and not (self.arguments.force or self.arguments.dry_run):
@@ -134,10 +149,13 @@ class _Folder(_Job):
     def run(self) -> None:
         """Convert it."""
         dry = self.arguments.dry_run
-        source = open_source(self.found.folder, only_headers=dry)
+        folder, for_zlab = self.found.folder, self.wishes.for_zlab
+        source = open_source(folder, only_headers=dry, for_zlab=for_zlab)
+        if not dry:
+            self._settle_rows(source)
         prepared = prepare(source, self.wishes, self.backend.device, only_headers=dry)
         name = self.found.name.rsplit("/", 1)[-1]
-        output = self.place(name, prepared.name, self.found.folder)
+        output = self.place(name, prepared.name, folder)
         if self.arguments.target and not prepared.is_drafter:
             raise UsageError("--target is for drafters: this is a language model.")
         if dry:
@@ -153,6 +171,18 @@ class _Folder(_Job):
         self.finish(prepared.report, output, trial)
         self.publish(output)
 
+    def _settle_rows(self, source: Source) -> None:
+        """Where nobody says what a drafter's rows predict, and there is a target to try: try."""
+        in_doubt = isinstance(source.model, Drafter) and source.model.config.rows_in_doubt
+        if in_doubt and self.arguments.target:
+            names = self._target()
+            settle(source, tried_rows(names, self.found.folder, self.backend))
+
+    def _target(self) -> PairFolders:
+        root = self.arguments.cache_dir
+        target = resolve(self.arguments.target, "target", self.tell, root=root)
+        return PairFolders(target.name, target.folder)
+
     def _try(self, prepared: Prepared, new: Path) -> list[str]:
         """What the written folder does, loaded afresh."""
         if not prepared.is_drafter:
@@ -160,9 +190,7 @@ class _Folder(_Job):
         load_drafter(new)
         if self.arguments.target is None:
             return []
-        root = self.arguments.cache_dir
-        target = resolve(self.arguments.target, "target", self.tell, root=root)
-        names = PairFolders(target.name, target.folder)
+        names = self._target()
         before = acceptance(names, self.found.folder, self.backend)
         after = acceptance(names, new, self.backend)
         return [f"{'acceptance':12}{_length(before)} -> {_length(after)} on five prompts"]

@@ -71,6 +71,13 @@ class DrafterArguments:
             help="Conversations to count for --draft-vocab; repeatable. (default: none)",
         ),
     ] = None
+    packaging: Annotated[
+        Literal["mlx", "z-lab"],
+        Option(
+            help="z-lab leaves out what other readers of z-lab's drafters do not know."
+            " (default: mlx)"
+        ),
+    ] = "mlx"
     target: Annotated[
         str | None,
         Option(

@@ -28,22 +28,25 @@ from .source import Source
 class Wishes:
     """What becomes of a model; None leaves it as it is.
 
-    `draft_vocab` tokens are chosen by counting `answers`, files of conversations.
+    `draft_vocab` tokens are chosen by counting `answers`, files of conversations. `for_zlab` is for
+    drafters: only what z-lab's own readers know.
     """
 
     quantization: Quantization | None = None
     dtype: str | None = None
     draft_vocab: int | None = None
     answers: Sequence[Path] = ()
+    for_zlab: bool = False
 
 
 @dataclass
 class Prepared:
-    """A model ready to be written, its report, and the draft vocabulary that goes with it."""
+    """A model ready to be written, its report, and the draft vocabulary that is new with it."""
 
     source: Source
     report: Report
     draft_vocab: list[int] | None = None
+    counted: bool = True
 
     @property
     def is_drafter(self) -> bool:
@@ -64,10 +67,12 @@ class Prepared:
         return f"{8 * max(a.dtype.size for a in parameters(self.source.model).values())}bit"
 
 
-def open_source(folder: Path, *, only_headers: bool = False) -> Source:
+def open_source(folder: Path, *, only_headers: bool = False, for_zlab: bool = False) -> Source:
     """The target or drafter in `folder`, whichever it is; nothing is computed."""
     if describes_drafter(read_json(folder / "config.json")):
-        return drafter.open_drafter(folder)
+        return drafter.open_drafter(folder, for_zlab=for_zlab)
+    if for_zlab:
+        raise UsageError("--packaging is for drafters: this is a language model.")
     return target.open_target(folder, only_headers=only_headers)
 
 
@@ -81,6 +86,8 @@ def prepare(source: Source, wishes: Wishes, device: str, *, only_headers: bool =
         kept_by_globs(quantizable(source.model), wishes.quantization.keep)
     ids = _draft_vocabulary(source, wishes)
     dtype = wishes.dtype or (None if is_drafter else target.own_dtype(source.config))
+    if wishes.for_zlab:
+        dtype = dtype or "bfloat16"
     if wishes.dtype == "float16" and not only_headers:
         check_weights(source)
         if not is_drafter:
@@ -100,17 +107,19 @@ def prepare(source: Source, wishes: Wishes, device: str, *, only_headers: bool =
     report.tensors = (source.tensors, len(weights))
     report.nbytes = (source.nbytes, nbytes)
     report.bits_per_weight = bits_per_weight(source.model, nbytes)
-    return Prepared(source, report, ids)
+    inherited = None if ids or wishes.for_zlab else _inherited_vocabulary(source)
+    return Prepared(source, report, ids or inherited, counted=inherited is None)
 
 
 def write(prepared: Prepared, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write everything into the existing, empty `folder`. The model is used up by it."""
     source = prepared.source
-    copy_companions(source.folder, folder)
+    copy_companions(source.folder, folder, but=source.left_out)
     module = drafter if prepared.is_drafter else target
     module.write_config(source, folder)
     if prepared.draft_vocab is not None:
-        write_draft_vocab(folder, prepared.draft_vocab, "counted answers")
+        origin = "counted answers" if prepared.counted else "the packaging that it came in"
+        write_draft_vocab(folder, prepared.draft_vocab, origin)
     weights = parameters(source.model)
     # The model lets go of its arrays, so that each is freed once it is written.
     source.model.update(tree_map(lambda _: mx.array([]), source.model.parameters()))
@@ -124,11 +133,21 @@ def _kind(source: Source) -> str:
     return f"{source.config.get('model_type')} of {layers}"
 
 
+def _inherited_vocabulary(source: Source) -> list[int] | None:
+    """A draft vocabulary that was no file beside the weights, and has to become one."""
+    if not isinstance(source.model, Drafter) or (source.folder / FILE).exists():
+        return None
+    ids = source.model.config.draft_vocab
+    return list(ids) if ids is not None else None
+
+
 def _draft_vocabulary(source: Source, wishes: Wishes) -> list[int] | None:
     if wishes.draft_vocab is None:
         return None
     if not isinstance(source.model, Drafter):
         raise UsageError("--draft-vocab is for drafters: this is a language model.")
+    if source.model.config.own_head:
+        raise UsageError("This drafter has a draft vocabulary, and a head for just that, already.")
     if not wishes.answers:
         raise UsageError(
             "--draft-vocab counts the answers of the target: name files of conversations by"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import mlx.core as mx
@@ -45,11 +45,11 @@ _NAMES = {
 }
 
 
-def copy_companions(source: Path, folder: Path) -> None:
-    """Copy tokenizer, templates and licences; links become files."""
+def copy_companions(source: Path, folder: Path, but: Collection[str] = ()) -> None:
+    """Copy tokenizer, templates and licences, all `but` some; links become files."""
     for pattern in COMPANIONS:
         for file in source.glob(pattern):
-            if file.is_file():
+            if file.is_file() and file.name not in but:
                 shutil.copyfile(file, folder / file.name)
 
 

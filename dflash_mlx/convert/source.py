@@ -19,7 +19,10 @@ DTYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
 
 @dataclass
 class Source:
-    """A model in `folder`: lazy modules, its config, the size of its files, notes for a person."""
+    """A model in `folder`: lazy modules, its config, the size of its files, notes for a person.
+
+    `left_out` are files of the folder that do not come along.
+    """
 
     folder: Path
     model: nn.Module
@@ -27,6 +30,7 @@ class Source:
     tensors: int
     nbytes: int
     notes: list[str] = field(default_factory=list)
+    left_out: tuple[str, ...] = ()
 
     def cast(self, dtype: str) -> None:
         """Make floats `dtype`, lazily, but those that the model wants left as they are."""

@@ -32,6 +32,14 @@ def sample(folder: Path, backend: Backend) -> str:
     return SAMPLE_PROMPT + "".join(event.text for event in answer)
 
 
+def tried_rows(target: PairFolders, drafter: Path, backend: Backend) -> bool:
+    """Whether a drafter drafts from the anchor's own row on, as one prompt tells."""
+    names = PairFolders(target.model, target.model_folder, drafter.name, drafter, chosen=True)
+    pair = load_pair(names, None, backend)
+    assert pair.drafter is not None
+    return pair.drafter.config.drafts_from_anchor
+
+
 def acceptance(target: PairFolders, drafter: Path, backend: Backend) -> float | None:
     """The acceptance length of the drafter in a folder, greedy, over five prompts."""
     names = PairFolders(target.model, target.model_folder, drafter.name, drafter)

@@ -1,0 +1,57 @@
+"""How often drafts are right: an estimate for each place in a block that follows the text.
+
+Text changes its mind: prose, then code, then a table. So what was seen fades, by a constant share
+a round, and about the last twenty rounds count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_FADING = 0.95
+"""What is left of an observation after a round: half of it after 13 rounds."""
+_FIRST = 2.0
+"""How many observations of the first draft the prior is worth."""
+_NEXT = 8.0
+"""How many observations of a draft the estimate for the draft before it is worth."""
+
+
+class Acceptance:
+    """For each draft of a block: how likely it is right, given that those before it are.
+
+    Deep drafts are seldom seen, since one wrong draft hides the rest. Each estimate therefore
+    leans on the one before it, and the first on `prior`: what was never tried is taken to be as
+    good as the deepest draft that was, so a longer block is tried where short ones do well.
+    """
+
+    def __init__(self, drafts: int, prior: float) -> None:
+        self._prior = prior
+        self._right = [0.0] * drafts
+        self._seen = [0.0] * drafts
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """A round verified `drafted` drafts, of which the first `accepted` were right."""
+        self._right = [_FADING * value for value in self._right]
+        self._seen = [_FADING * value for value in self._seen]
+        for place in range(min(accepted + 1, drafted)):
+            self._seen[place] += 1
+            self._right[place] += place < accepted
+
+    def doubt(self, most: float) -> None:
+        """Keep the estimates, but as if each rested on no more than `most` observations."""
+        for place, seen in enumerate(self._seen):
+            if seen > most:
+                self._right[place] *= most / seen
+                self._seen[place] = most
+
+    def tokens(self) -> Sequence[float]:
+        """Expected tokens of a round with 1, 2, 3, ... rows: its accepted drafts and one more."""
+        estimate, weight, all_right, total = self._prior, _FIRST, 1.0, 1.0
+        expected = [total]
+        for right, seen in zip(self._right, self._seen, strict=True):
+            estimate = (right + weight * estimate) / (seen + weight)
+            weight = _NEXT
+            all_right *= estimate
+            total += all_right
+            expected.append(total)
+        return expected

@@ -1,0 +1,77 @@
+"""Drafts for nothing: where the last tokens occurred before, what followed them may follow again.
+
+Text that is edited, quoted or listed repeats what the context holds. A dictionary of short runs of
+tokens finds the last place where one stood; how far the match goes back is then counted once, and
+grows by itself as long as the text goes on as it did there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .blocks import LEAST_MATCH
+
+_LONGEST = 64
+"""Tokens of a match that are counted: more of them say nothing more."""
+
+
+class Copies:
+    """The tokens of a conversation, indexed. A token costs the same however long the context is."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._ends: dict[int, int] = {}  # hash of a run of LEAST_MATCH tokens: where it ended last
+        self._source = 0  # the token there followed the match
+        self.match = 0
+        """How many of the last tokens occurred before, in a row, up to 64; 0: fewer than 4."""
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Stand for `tokens`: what they share with those so far stays indexed."""
+        common = min(len(self._tokens), len(tokens))
+        if self._tokens[:common] != tokens[:common]:
+            common = next(i for i in range(common) if self._tokens[i] != tokens[i])
+        if common < len(self._tokens):
+            del self._tokens[common:]
+            self.match = 0
+        self.extend(tokens[common:])
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """The text goes on with `tokens`."""
+        for token in tokens:
+            self._append(token)
+
+    def drafts(self, count: int) -> list[int]:
+        """The `count` tokens that followed the match; they may reach into those they copy."""
+        found: list[int] = []
+        for place in range(self._source, self._source + count):
+            behind = place - len(self._tokens)
+            found.append(self._tokens[place] if behind < 0 else found[behind])
+        return found
+
+    def _append(self, token: int) -> None:
+        goes_on = self.match > 0 and self._tokens[self._source] == token
+        self._tokens.append(token)
+        end = len(self._tokens)
+        run = hash(tuple(self._tokens[-LEAST_MATCH:]))
+        before = self._ends.get(run)
+        self._ends[run] = end
+        if goes_on:
+            self._source += 1
+            self.match = min(self.match + 1, _LONGEST)
+        else:
+            self._source = before or 0
+            self.match = 0 if before is None else self._matching(before, end)
+
+    def _matching(self, before: int, end: int) -> int:
+        """How many tokens up to `before` equal those up to `end`; 0 where they are too few.
+
+        A place may be stale, from text that was taken back, and a hash may err: so all are compared.
+        """
+        if before >= end:
+            return 0
+        length = 0
+        while length < min(before, _LONGEST) and (
+            self._tokens[before - 1 - length] == self._tokens[end - 1 - length]
+        ):
+            length += 1
+        return length if length >= LEAST_MATCH else 0
