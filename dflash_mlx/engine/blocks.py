@@ -174,5 +174,3 @@ class AutoBlocks:
 
     def _copied(self, match: int) -> _Source:
         return self._copies[sum(match >= least for least in _CLASSES) - 1]
-
-

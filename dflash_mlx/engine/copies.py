@@ -65,7 +65,7 @@ class Copies:
     def _matching(self, before: int, end: int) -> int:
         """How many tokens up to `before` equal those up to `end`; 0 where they are too few.
 
-        A place may be stale, from text that was taken back, and a hash may err: so all are compared.
+        A place may be stale, from text that was taken back, and a hash may err: so all is compared.
         """
         if before >= end:
             return 0
