@@ -13,6 +13,8 @@ from typing import cast
 
 import mlx.core as mx
 
+from ..kernels.accept import accept
+from ..kernels.metal import Metal
 from .context import Context
 from .drafting import NOT_FINITE
 from .sampling import Chooser
@@ -46,7 +48,8 @@ def decode(
         block = mx.concatenate([mx.array([anchor], mx.int32), drafts])
         with context.target.round(context.cache, block.size) as turn:
             logits, taps = turn.forward(block[None])
-            tokens = verify(logits[0], [*context.tokens, anchor], drafts, chooser)
+            history = [*context.tokens, anchor]
+            tokens = verify(logits[0], history, block, chooser, context.target.metal)
             matched = len(tokens) - 1
             kept, done = cut(tokens)
             turn.commit(kept)
@@ -67,23 +70,26 @@ def decode(
 
 
 def verify(
-    logits: mx.array, history: Sequence[int], drafts: mx.array, chooser: Chooser
+    logits: mx.array,
+    history: Sequence[int],
+    block: mx.array,
+    chooser: Chooser,
+    metal: Metal | None = None,
 ) -> list[int]:
     """The tokens that a verified block yields: the drafts that are right, and one more choice.
 
-    logits: [L, V] of `[anchor, drafts]`; drafts: [L-1]. Draft j is right iff it equals the
-    target's choice at its position. Reads from the device once; with processors, which run on the
-    host, once a token. Raises FloatingPointError where the drafter's values were not finite.
+    logits: [L, V] of `block` [L], the last token of `history` and L - 1 drafts. A draft is right
+    iff it equals the target's choice at its position. Reads from the device once; with processors,
+    which run on the host, once a token. Raises FloatingPointError where the drafter's values were
+    not finite.
     """
+    drafts = block[1:]
     if chooser.processors:
         return chooser.walk(logits, history, _finite(as_ints(drafts)))
     choices = chooser.choose(logits, history, drafts)
-    both = as_ints(mx.concatenate([drafts, choices]))
-    guesses, chosen = _finite(both[: drafts.size]), both[drafts.size :]
-    accepted = 0
-    while accepted < len(guesses) and guesses[accepted] == chosen[accepted]:
-        accepted += 1
-    return chosen[: accepted + 1]
+    accepted, *numbers = as_ints(mx.concatenate([accept(choices, block, metal=metal), drafts[:1]]))
+    _finite(numbers[block.size :])  # the first draft stands for all
+    return numbers[: accepted + 1]
 
 
 def _finite(drafts: list[int]) -> list[int]:

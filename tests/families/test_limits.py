@@ -58,7 +58,7 @@ def test_processors_do_not_hide_it() -> None:
     chooser = Chooser(Sampling(), (0, 0), (lambda tokens, logits: logits,))
 
     with pytest.raises(FloatingPointError):
-        verify(mx.zeros([3, 8]), [1], mx.full([2], NOT_FINITE), chooser)
+        verify(mx.zeros([3, 8]), [1], mx.array([1, NOT_FINITE, NOT_FINITE]), chooser)
 
 
 def test_contexts_beyond_the_drafters_go_on_and_one_line_says_so() -> None:
