@@ -7,7 +7,7 @@ T taps of D values a token.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,9 @@ from .conversations import Conversation, Ids, digest
 
 _CHUNK = 128
 """Tokens of a sequence in one pass of the target."""
+
+ComputeTaps = Callable[[Target, Ids], mx.array]
+"""`(target, tokens [B, S]) -> taps [B, S, T*D]`, as `compute_taps` does."""
 
 Table = np.memmap[Any, np.dtype[np.float16]]
 """Features [tokens, T*D] on disk."""
@@ -68,7 +71,14 @@ class CachedFeatures:
     interrupted build goes on and features of other data, or of another target, are not mistaken.
     """
 
-    def __init__(self, folder: Path, conversations: Sequence[Conversation], target: Target):
+    def __init__(
+        self,
+        folder: Path,
+        conversations: Sequence[Conversation],
+        target: Target,
+        compute: ComputeTaps = compute_taps,
+    ):
+        self._compute_taps = compute
         self._data = folder / "features.f16"
         self._note = folder / "features.json"
         self._conversations = conversations
@@ -144,7 +154,7 @@ class CachedFeatures:
         tokens = np.zeros((len(rows), longest), np.int32)
         for i, row in enumerate(rows):
             tokens[i, : len(self._conversations[row])] = self._conversations[row].ids
-        taps = np.array(compute_taps(self._target, tokens).astype(mx.float16))
+        taps = np.array(self._compute_taps(self._target, tokens).astype(mx.float16))
         for i, row in enumerate(rows):
             own = taps[i, : len(self._conversations[row])]
             if not np.isfinite(own).all():

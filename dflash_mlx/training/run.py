@@ -29,7 +29,7 @@ from .checkpoint import DRAFTER, checkpoints, load_checkpoint, save_checkpoint, 
 from .conversations import Conversation
 from .corpus import Corpus
 from .exponential import exponential
-from .features import CachedFeatures, Features, OnlineFeatures
+from .features import CachedFeatures, ComputeTaps, Features, OnlineFeatures, compute_taps
 from .initial import Weights, drafter_weights, flat, random_weights, target_weights
 from .plots import write_plot
 from .second import ARCHITECTURE, second_config
@@ -78,7 +78,13 @@ class Run:
     """One run. `notes` are lines for a person; `step` counts the steps done."""
 
     def __init__(
-        self, pair: Pair, settings: RunSettings, folder: Path, corpus: Corpus, identity: str
+        self,
+        pair: Pair,
+        settings: RunSettings,
+        folder: Path,
+        corpus: Corpus,
+        identity: str,
+        compute: ComputeTaps = compute_taps,
     ):
         self.pair = pair
         self.settings = settings
@@ -95,9 +101,9 @@ class Run:
         memory.check(self.needed, memory.available())
         self.features: Features = OnlineFeatures(self.target)
         if settings.features == "cached":
-            self.features = CachedFeatures(folder, corpus.train, self.target)
+            self.features = CachedFeatures(folder, corpus.train, self.target, compute)
 
-    def begin(self) -> Trainer:
+    def begin(self, make: type[Trainer] = Trainer) -> Trainer:
         """The trainer, at the run's last checkpoint or at its first step; makes the folder.
 
         Features that are to be cached must be there: see `CachedFeatures.build`.
@@ -107,7 +113,7 @@ class Run:
         (self.folder / "settings.json").write_text(note + "\n", encoding="utf-8")
         drafter = make_drafter(self.config)
         drafter.set_dtype(self.target.dtype)
-        trainer = Trainer(
+        trainer = make(
             self.target,
             drafter,
             {} if self._last else self._first_weights(),

@@ -124,7 +124,7 @@ class Trainer:
         clock = Clock()
         sums, total, tokens = Losses(), dict[str, mx.array](), 0
         for batch in islice(self._batches, self.settings.accumulate):
-            losses, gradients = self._gradients(batch, clock)
+            losses, gradients = self.gradients(batch, clock)
             sums.add(losses)
             for name, gradient in gradients.items():
                 total[name] = total[name] + gradient if name in total else gradient
@@ -188,8 +188,11 @@ class Trainer:
         """Masters in the type that passes compute in: that of the target's activations."""
         return {name: array.astype(self.target.dtype) for name, array in weights.items()}
 
-    def _gradients(self, batch: Batch, clock: Clock) -> tuple[Losses, Weights]:
-        """The losses of a batch, and the gradient of sum(w CE) by the masters."""
+    def gradients(self, batch: Batch, clock: Clock) -> tuple[Losses, Weights]:
+        """The losses of a batch, and the gradient of sum(w CE) by the masters.
+
+        All that a step computes with another library instead: `scripts/train-with-torch` does.
+        """
         config, head = self.drafter.config, self.head
         taps = self._features(batch)
         embeddings = self.target.embed(mx.array(batch.blocks(config.mask_token_id)))

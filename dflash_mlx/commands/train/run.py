@@ -7,17 +7,22 @@ from typing import Any
 
 from ...training import memory
 from ...training.corpus import read_corpus
-from ...training.features import CachedFeatures
+from ...training.features import CachedFeatures, ComputeTaps, compute_taps
 from ...training.plots import sparkline
 from ...training.run import EvalReport, Run, parameters, settle
 from ...training.settings import RunSettings
-from ...training.trainer import StepReport
+from ...training.trainer import StepReport, Trainer
 from .progress import Pace, acceptance_line, say, stopping
 from .stages import Stages
 
 
-def run(stages: Stages, given: dict[str, Any]) -> None:
-    """Begin the run, or go on with it."""
+def run(
+    stages: Stages,
+    given: dict[str, Any],
+    make: type[Trainer] = Trainer,
+    compute: ComputeTaps = compute_taps,
+) -> None:
+    """Begin the run, or go on with it; `make` and `compute` do the arithmetic."""
     settings = settle(stages.place.run, stages.section("run"), given)
     pair, identity = stages.target()
     corpus = read_corpus(
@@ -36,11 +41,11 @@ def run(stages: Stages, given: dict[str, Any]) -> None:
         f" {counts['answer_tokens']:,} of them answers;"
         f" {counts['heldout_conversations']:,} conversations held out"
     )
-    job = Run(pair, settings, stages.place.run, corpus, identity)
+    job = Run(pair, settings, stages.place.run, corpus, identity, compute)
     _describe(job, settings)
     with stopping() as stop:
         _cache_features(job, settings, stop)
-        _train(job, stop)
+        _train(job, make, stop)
     job.plot()
 
 
@@ -75,8 +80,8 @@ def _cache_features(job: Run, settings: RunSettings, stop: Callable[[], bool]) -
             raise KeyboardInterrupt
 
 
-def _train(job: Run, stop: Callable[[], bool]) -> None:
-    trainer = job.begin()
+def _train(job: Run, make: type[Trainer], stop: Callable[[], bool]) -> None:
+    trainer = job.begin(make)
     if trainer.step_number:
         say(f"going on behind step {trainer.step_number:,} of {trainer.steps:,}")
     say(f"training to step {trainer.steps:,}; Ctrl-C stops behind a step and saves")
