@@ -165,7 +165,7 @@ class Target:
 
     def head_rows(self, ids: Sequence[int]) -> DraftHead:
         """The head over the tokens `ids` alone: a copy of its rows, to be made once."""
-        return DraftHead(self.head_module, self.head, ids, self.vocab_rows)
+        return DraftHead.of(self.head_module, self.head, ids, self.vocab_rows)
 
     def _tapped(self, notes: Notes) -> mx.array | None:
         if not self.tap_ids:
