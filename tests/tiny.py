@@ -249,7 +249,7 @@ def cached_rows(context: Context) -> list[mx.array]:
 
 def drafter_rows(drafting: BlockDrafting) -> list[mx.array]:
     """Keys and values that the drafter's cache holds, as far as its next block sees them."""
-    cache = drafting._cache
+    cache = drafting.context()
     return [array for layer in cache.layers for array in layer.rows(cache.length)]
 
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import mlx.core as mx
 
-from ..drafter.cache import Buffer
+from ..drafter.cache import Buffer, DrafterCache
 from ..drafter.dflash2 import SecondDrafter
 from ..drafter.model import Drafter
-from ..target.draft_head import DraftHead
+from ..target.draft_head import DraftHead, bare_weights
 from ..target.model import Target
+from .ranking import Ranking
 from .sampling import Chooser
 
 NOT_FINITE = -1
 """What every draft is when the drafter's values overflowed: no token, so never right."""
+
+
+_WORTH_A_PASS = 32
+"""Rows of taps from which on a pass over them costs little more than reading the weights."""
 
 
 class Drafting(Protocol):
@@ -62,14 +67,26 @@ def draft_head(target: Target, drafter: Drafter) -> DraftHead | None:
     if ids is None:
         return None
     if drafter.config.own_head:
-        return DraftHead(drafter.lm_head, ids, target.vocab_rows)
+        weights = bare_weights(drafter.lm_head)
+        return DraftHead(drafter.lm_head, ids, target.vocab_rows, weights)
     return target.head_rows(ids)
+
+
+class _Waiting(NamedTuple):
+    """Taps of the tokens up to position `end` that have not entered the context yet."""
+
+    taps: tuple[mx.array, ...]
+    end: int
 
 
 class BlockDrafting:
     """A DFlash drafter at work: masked block in, drafts out, by one bidirectional pass.
 
     `head` draws drafts from a draft vocabulary, instead of all of the target's tokens.
+
+    Taps wait until a draft needs them, or until there are so many that they are worth a pass of
+    their own: while the target decodes plainly, or copies, the drafter costs nearly nothing, and
+    it has the whole context when it is asked again.
     """
 
     def __init__(self, target: Target, drafter: Drafter, head: DraftHead | None = None) -> None:
@@ -77,20 +94,26 @@ class BlockDrafting:
         self._drafter = drafter
         self._head = head
         self._cache = drafter.make_cache()
+        self._ranking = Ranking(target, drafter, head)
+        self._waiting = _Waiting(
+            (), 0
+        )  # changed as a whole: an interrupt leaves the old or the new
 
     @property
     def length(self) -> int:
         """How many tokens its context stands for."""
-        return self._cache.length
+        return max(self._cache.length, self._waiting.end)
 
     @property
     def arrays(self) -> list[mx.array]:
-        """The drafter's K/V buffers."""
-        return self._cache.arrays
+        """The drafter's K/V buffers, and the taps that wait."""
+        return [*self._cache.arrays, *self._waiting.taps]
 
     def rewind(self, length: int) -> None:
         """Forget the context from `length` on; all of it where a sliding window has moved on."""
-        self._cache.rewind(length if length >= self._cache.rewind_limit else 0)
+        cache = self.context()
+        self._waiting = _Waiting((), 0)
+        cache.rewind(length if length >= cache.rewind_limit else 0)
 
     @property
     def rewinds_freely(self) -> bool:
@@ -99,19 +122,33 @@ class BlockDrafting:
 
     def reaches(self, length: int) -> bool:
         """Whether `rewind(length)` keeps that much."""
-        return length == 0 or self._cache.rewind_limit <= length <= self._cache.length
+        cache = self.context()
+        return length == 0 or cache.rewind_limit <= length <= cache.length
 
     def save(self) -> object:
         """What `restore` needs: a copy of the rows that may slide away."""
-        return self._cache.save()
+        return self.context().save()
 
     def restore(self, saved: object) -> None:
         """Be as when `saved` was."""
+        self._waiting = _Waiting((), 0)
         self._cache.restore(cast("tuple[int, list[Buffer | None]]", saved))
 
     def extend(self, taps: mx.array) -> None:
         """Append the target's taps [1, S, T*D] of the next S tokens to the context."""
-        self._drafter.extend(taps, self._cache)
+        end = self.length + taps.shape[1]
+        self._waiting = _Waiting((*self._waiting.taps, taps), end)
+        if end - self._cache.length >= _WORTH_A_PASS:
+            self.context()
+
+    def context(self) -> DrafterCache:
+        """The drafter's cache, with all taps in it."""
+        waiting, cache = self._waiting, self._cache
+        if rows := max(0, waiting.end - cache.length):
+            taps = waiting.taps[0] if len(waiting.taps) == 1 else mx.concatenate(waiting.taps, 1)
+            self._drafter.extend(taps[:, taps.shape[1] - rows :], cache)
+        self._waiting = _Waiting((), 0)
+        return cache
 
     def propose(self, history: Sequence[int], rows: int, chooser: Chooser) -> mx.array:
         """`rows - 1` drafts: row k of `[anchor, MASK, ...]` predicts the token at anchor + k.
@@ -124,13 +161,23 @@ class BlockDrafting:
         first = config.first_row
         block = mx.array([[history[-1]] + [config.mask_token_id] * (rows - 2 + first)])
         embeddings = self._target.embed(block) * config.embedding_scale
-        hidden = self._drafter.block(embeddings, self._cache)
-        head = self._head.logits if self._head else self._target.head
-        logits = self._drafter.logits(hidden[:, first:], head)[0]
-        if isinstance(self._drafter, SecondDrafter):
-            walk = partial(self._drafter.candidate_selector.walk, hidden[0, first:], history[-1])
-            scores = self._head.spread(logits) if self._head else logits
-            drafts = chooser.draft_path(scores, history, walk)
-        else:
-            drafts = chooser.draft(logits, history, self._head)
+        hidden = self._drafter.block(embeddings, self.context())
+        drafts = self._drafts(hidden[0, first:], history, chooser)
         return mx.where(mx.isfinite(hidden).all(), drafts, NOT_FINITE)
+
+    def _drafts(self, hidden: mx.array, history: Sequence[int], chooser: Chooser) -> mx.array:
+        """A draft for each row [n, D], by its logits or, where a kernel can, by its best tokens."""
+        drafter, anchor = self._drafter, history[-1]
+        second = drafter.candidate_selector if isinstance(drafter, SecondDrafter) else None
+        count = chooser.draft_candidates
+        ranked = self._ranking.best(hidden, second.top_k if second and count else count)
+        if ranked is not None and second is not None:
+            picking = chooser.picking(history)
+            return second.walk_among(hidden, anchor, ranked.ids, ranked.scores, picking)
+        if ranked is not None:
+            return chooser.draft_among(ranked.ids, ranked.scores, history)
+        logits = drafter.logits(hidden, self._head.logits if self._head else self._target.head)
+        if second is not None:
+            scores = self._head.spread(logits) if self._head else logits
+            return chooser.draft_path(scores, history, partial(second.walk, hidden, anchor))
+        return chooser.draft(logits, history, self._head)

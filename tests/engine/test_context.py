@@ -144,7 +144,7 @@ def test_a_sliding_drafter_that_cannot_go_back_begins_again() -> None:
     context.prefill(prompt, draft=True)
     for token in (1, 2, 3):  # a buffer moves when it is full
         context.prefill([token] * 256, draft=True)
-    assert drafting._cache.rewind_limit > 30
+    assert drafting.context().rewind_limit > 30
 
     assert context.reuse([*prompt[:30], 1], draft=True) == 0
     context.prefill(prompt[:30], draft=True)
