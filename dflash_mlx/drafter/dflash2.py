@@ -74,9 +74,15 @@ class CandidateSelector(nn.Module):
         logits = logits[:, : self.successor_codebook.shape[0]]  # a head may have rows to spare
         ids = mx.argpartition(-logits, kth=self.top_k - 1, axis=-1)[:, : self.top_k]
         own = mx.take_along_axis(logits, ids, axis=-1).astype(mx.float32)
+        return self.walk_among(hidden, anchor, ids, own, pick)
+
+    def walk_among(
+        self, hidden: mx.array, anchor: int, ids: mx.array, own: mx.array, pick: Pick
+    ) -> mx.array:
+        """As `walk`, where each row's best tokens `ids` [n, K] are known, and their logits."""
         wanted = self.successor_codebook[ids] * self.hidden_projection(hidden)[:, None]
         previous, drafts = mx.array([anchor]), []
-        for row in range(logits.shape[0]):
+        for row in range(ids.shape[0]):
             follows = self.predecessor_codebook[previous] @ wanted[row].T
             previous = pick(row, ids[row][None], own[row] + follows.astype(mx.float32))
             drafts.append(previous.astype(mx.int32))

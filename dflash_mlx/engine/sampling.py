@@ -77,13 +77,34 @@ class Chooser:
         `follow(logits, pick)` walks through the rows and calls `pick` for each, in order.
         """
 
+        return follow(
+            _penalized(logits.astype(mx.float32), self.sampling, history, None),
+            self.picking(history),
+        )
+
+    @property
+    def draft_candidates(self) -> int | None:
+        """How many of a row's best tokens decide a draft; None where all of their logits do."""
+        if self.sampling.penalizes:
+            return None
+        return 1 if self.sampling.greedy else _DRAFT_CANDIDATES
+
+    def draft_among(self, ids: mx.array, logits: mx.array, history: Sequence[int]) -> mx.array:
+        """As `draft`, from each row's best tokens `ids` [n, K] alone and their logits."""
+        if self.sampling.greedy:
+            return ids[:, 0]
+        return _sample(logits, ids, self.sampling, self.key, len(history))
+
+    def picking(self, history: Sequence[int]) -> Pick:
+        """How a walk (DFlash 2) picks among a row's candidates, for the tokens after `history`."""
+
         def pick(row: int, ids: mx.array, scores: mx.array) -> mx.array:
             if self.sampling.greedy:
                 best = mx.argmax(scores, axis=-1, keepdims=True)
                 return mx.take_along_axis(ids, best, axis=-1)[:, 0].astype(mx.int32)
             return _sample(scores, ids, self.sampling, self.key, len(history) + row)
 
-        return follow(_penalized(logits.astype(mx.float32), self.sampling, history, None), pick)
+        return pick
 
     def walk(self, logits: mx.array, history: Sequence[int], drafts: Sequence[int]) -> list[int]:
         """Like `choose`, through the processors, one row at a time, up to the first wrong draft.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from .metal import Metal
-
-MAX_ROWS = 32
+from .metal import MAX_ROWS, MORE_ROWS, Metal
 
 
 def accept(choices: mx.array, block: mx.array, *, metal: Metal | None = None) -> mx.array:
@@ -33,7 +31,7 @@ def accept(choices: mx.array, block: mx.array, *, metal: Metal | None = None) ->
 
 def unsupported(rows: int) -> str | None:
     """Why the kernel cannot take a block of so many rows, or None if it can."""
-    return None if 1 <= rows <= MAX_ROWS else f"{rows} rows"
+    return None if 1 <= rows <= MAX_ROWS else MORE_ROWS
 
 
 def twin(choices: mx.array, block: mx.array) -> mx.array:

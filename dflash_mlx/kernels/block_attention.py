@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from .metal import Metal
+from .metal import MAX_ROWS, MORE_ROWS, Metal
 
 HEAD_DIMS = (8, 16, 32, 64, 80, 96, 128, 256)
 """Those below 64 are of tiny models, which tests run."""
 
-MAX_ROWS, MAX_GROUP = 32, 16
+MAX_GROUP = 16
 SPLIT = 512
 """Keys of one threadgroup: splits begin at multiples of it, by absolute position."""
 
@@ -77,7 +77,7 @@ def unsupported(parts: Parts) -> str | None:
     heads, rows, dims = parts.queries.shape[1:]
     group = heads // parts.keys.shape[1]
     if rows > MAX_ROWS:
-        return f"{rows} rows"
+        return MORE_ROWS
     if dims not in HEAD_DIMS:
         return f"head dim {dims}"
     if group > MAX_GROUP:

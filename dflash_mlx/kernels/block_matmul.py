@@ -7,9 +7,8 @@ from typing import NamedTuple
 import mlx.core as mx
 import mlx.nn as nn
 
-from .metal import Metal
+from .metal import MAX_ROWS, MORE_ROWS, Metal
 
-MAX_ROWS = 32
 WIDE = 16384
 """Outputs from which a threadgroup takes 128 of them: there are still enough threadgroups."""
 
@@ -38,9 +37,10 @@ class Weights(NamedTuple):
     @classmethod
     def of(cls, layer: nn.Module) -> Weights | None:
         """Those of a linear layer or an embedding table; None where its kind is not known."""
-        if type(layer) in (nn.Linear, nn.Embedding):
+        if isinstance(layer, nn.Linear | nn.Embedding):
             return cls(layer.weight)
-        if type(layer) in (nn.QuantizedLinear, nn.QuantizedEmbedding) and layer.mode == "affine":
+        quantized = isinstance(layer, nn.QuantizedLinear | nn.QuantizedEmbedding)
+        if quantized and layer.mode == "affine":
             parts = layer.weight, layer.scales, layer.biases
             return cls(*parts, layer.group_size, layer.bits)
         return None
@@ -126,8 +126,8 @@ def layout(weights: Weights) -> list[tuple[str, int]]:
 def unsupported(x: mx.array, weights: Weights) -> str | None:
     """Why the kernel cannot take this call, or None if it can."""
     (outputs, inner), rows = weights.shape, x.size // x.shape[-1]
-    if not 1 <= rows <= MAX_ROWS:
-        return f"{rows} rows"
+    if rows > MAX_ROWS:
+        return MORE_ROWS
     if inner % 32 or outputs < 8:
         return f"a matrix of {outputs} x {inner}"
     if weights.scales is None and weights.matrix.dtype not in _DTYPES:

@@ -22,6 +22,10 @@ from ..errors import DFlashError
 Kernel = Callable[..., list[mx.array]]
 """What `mx.fast.metal_kernel` returns."""
 
+MAX_ROWS = 32
+MORE_ROWS = f"more than {MAX_ROWS} rows"
+"""The obstacle that prefill is: it stays MLX's own, and needs no mention."""
+
 _COMMENT = re.compile(r"[ \t]*//[^\n]*")
 
 
@@ -94,7 +98,8 @@ class Metal:
 def summary(ran: Mapping[str, int]) -> str:
     """What `ran`, in one line: the kernels by name, then what ran without one and why."""
     served = sorted(name for name in ran if ":" not in name)
-    others = sorted(name.replace(": twin,", ":") for name in ran if ":" in name)
-    parts = [f"kernels {' '.join(served)}"] if served else []
-    parts += [f"stock MLX for {'; '.join(others)}"] if others else []
-    return ", ".join(parts) or "stock MLX"
+    others = sorted(name for name in ran if ":" in name and not name.endswith(MORE_ROWS))
+    if not served:
+        return "stock MLX"
+    told = "".join(f"; {name.replace(': twin', ' by stock MLX')}" for name in others)
+    return f"kernels {' '.join(served)}{told}"

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import mlx.core as mx
 
-from .metal import Metal
+from .metal import MAX_ROWS, MORE_ROWS, Metal
 
-MAX_ROWS, MAX_DIMS = 32, 256
+MAX_DIMS = 256
 _DTYPES = (mx.bfloat16, mx.float16, mx.float32)
 
 
@@ -94,7 +94,7 @@ def qkv_prologue(
 def unsupported(projected: mx.array, layer: Prologue) -> str | None:
     """Why the kernel cannot take this call, or None if it can."""
     if projected.shape[1] > MAX_ROWS:
-        return f"{projected.shape[1]} rows"
+        return MORE_ROWS
     if layer.dims % 2 or layer.rotated % 2 or layer.dims > MAX_DIMS:
         return f"head dim {layer.dims}"
     if (layer.q_weight is None) != (layer.k_weight is None):

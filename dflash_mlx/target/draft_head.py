@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 import mlx.nn as nn
 
+from ..kernels.block_matmul import Weights
+
 Rows = Callable[[mx.array], mx.array]
 _FLOAT, _QUANTIZED = (nn.Linear, nn.Embedding), (nn.QuantizedLinear, nn.QuantizedEmbedding)
 
@@ -14,18 +16,23 @@ _FLOAT, _QUANTIZED = (nn.Linear, nn.Embedding), (nn.QuantizedLinear, nn.Quantize
 class DraftHead:
     """`rows` give the logits of the tokens `ids` [N] alone.
 
-    `size` is the length V of a row of the whole head's logits.
+    `size` is the length V of a row of the whole head's logits; `weights` are those of `rows` where
+    it is a bare matrix, for kernels.
     """
 
-    def __init__(self, rows: Rows, ids: Sequence[int], size: int) -> None:
+    def __init__(
+        self, rows: Rows, ids: Sequence[int], size: int, weights: Weights | None = None
+    ) -> None:
         self.ids = mx.array(list(ids), mx.int32)
+        self.weights = weights
         self.size = size
         self._rows = rows
 
     @classmethod
     def of(cls, head: nn.Module, whole: Rows, ids: Sequence[int], size: int) -> DraftHead:
         """A copy of the rows `ids` of a target's head, to be made once a pair."""
-        return cls(_rows(head, whole, mx.array(list(ids), mx.int32)), ids, size)
+        rows, weights = _rows(head, whole, mx.array(list(ids), mx.int32))
+        return cls(rows, ids, size, weights)
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Logits [..., N] of final hidden rows [..., D]."""
@@ -37,16 +44,25 @@ class DraftHead:
         return mx.put_along_axis(nowhere, mx.broadcast_to(self.ids, logits.shape), logits, axis=-1)
 
 
-def _rows(head: nn.Module, whole: Rows, ids: mx.array) -> Rows:
+def bare_weights(head: nn.Module) -> Weights | None:
+    """The matrix of a linear layer or an embedding table that adds nothing to its product."""
+    return None if "bias" in head else Weights.of(head)
+
+
+def _rows(head: nn.Module, whole: Rows, ids: mx.array) -> tuple[Rows, Weights | None]:
     """The rows `ids` of `head`, a linear layer or (tied) an embedding table, quantized or not.
 
     Of a head of any other kind, the whole is computed and its rows are picked.
     """
     names = [name for name in ("weight", "bias", "scales", "biases") if name in head]
     if type(head) not in (*_FLOAT, *_QUANTIZED):
-        return lambda hidden: whole(hidden)[..., ids]
+        return lambda hidden: whole(hidden)[..., ids], None
     parts = {name: head[name][ids] for name in names if head[name] is not None}
     mx.eval(parts)
+    weights = bare_weights(head)
+    if weights is not None:
+        arrays = (parts["weight"], parts.get("scales"), parts.get("biases"))
+        weights = Weights(*arrays, weights.group_size, weights.bits)
 
     def rows(hidden: mx.array) -> mx.array:
         if type(head) in _FLOAT:
@@ -64,4 +80,4 @@ def _rows(head: nn.Module, whole: Rows, ids: mx.array) -> Rows:
             )
         return logits + parts["bias"] if "bias" in parts else logits
 
-    return rows
+    return rows, weights

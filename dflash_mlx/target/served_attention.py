@@ -16,13 +16,12 @@ from mlx_lm.models.cache import KVCache
 from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
 
 from ..kernels.block_attention import block_attention
-from ..kernels.metal import Metal
+from ..kernels.metal import MAX_ROWS, MORE_ROWS, Metal
 from ..kernels.projection import Projection
 from ..kernels.qkv_prologue import Prologue, qkv_prologue
 from .caches import SlidingCache
 
 LAYERS = (llama.Attention, qwen3.Attention, qwen3_moe.Attention, qwen3_next.Qwen3NextAttention)
-MAX_ROWS = 32
 
 
 def served_attention(layer: Any, metal: Metal) -> type[nn.Module] | None:
@@ -39,7 +38,7 @@ def served_attention(layer: Any, metal: Metal) -> type[nn.Module] | None:
 
     class Served(plain):
         def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-            obstacle = f"{x.shape[1]} rows" if x.shape[1] > MAX_ROWS else _obstacle(cache)
+            obstacle = MORE_ROWS if x.shape[1] > MAX_ROWS else _obstacle(cache)
             if obstacle is not None:
                 metal.serves("block_attention", obstacle)
                 return super().__call__(x, mask, cache)

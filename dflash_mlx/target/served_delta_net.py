@@ -16,10 +16,8 @@ import mlx.nn as nn
 from mlx_lm.models.gated_delta import compute_g, gated_delta_update, normalize_qk
 
 from ..kernels.delta_replay import delta_replay
-from ..kernels.metal import Metal
+from ..kernels.metal import MAX_ROWS, Metal
 from ..kernels.projection import Projection
-
-MAX_ROWS = 32
 
 
 @dataclass(frozen=True)

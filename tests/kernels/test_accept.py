@@ -61,4 +61,4 @@ def test_longer_blocks_take_the_twin_and_it_is_told() -> None:
     metal = Metal()
     tokens = mx.array(np.arange(33, dtype=np.int32))
     assert accept(tokens, tokens, metal=metal).tolist() == twin(tokens, tokens).tolist()
-    assert metal.ran == {"accept: twin, 33 rows": 1}
+    assert metal.ran == {"accept: twin, more than 32 rows": 1}
