@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from ..errors import DFlashError, UsageError
+from ..kernels.metal import summary
 from .context import Context, Progress
 from .decode import Step, decode
 from .events import Configuration, Event, Stats
@@ -24,6 +26,7 @@ from .thinking import ThinkingSplitter, opened_by_prompt
 
 if TYPE_CHECKING:
     from ..pair import Pair
+    from ..target.model import Target
 
 _TAIL = 32
 """Prompt tokens to look at for an opening thinking tag: templates put it at the very end."""
@@ -75,6 +78,7 @@ def _events(
 ) -> Iterator[Event]:
     begin = time.perf_counter()
     mx.reset_peak_memory()
+    ran_before = Counter(context.target.metal.ran) if context.target.metal else Counter()
     draft = block_size > 1
     stats.reused_tokens = context.reuse(prompt, draft)
     context.prefill(prompt[stats.reused_tokens : -1], draft, progress)
@@ -85,6 +89,7 @@ def _events(
         if stats.generated_tokens == 0:
             first, stats.prefill_seconds = now, now - begin
         stats.decode_seconds = now - first
+        stats.configuration = _with_kernels(stats.configuration, context.target, ran_before)
         reason = _count(stats, step, output.stopped, limit)
         if reason is not None:
             output.finish()
@@ -104,6 +109,16 @@ def _configuration(pair: Pair, block_size: int, prompt_tokens: int) -> Configura
     if trained is not None and prompt_tokens > trained:
         notes += (f"the drafter was trained for contexts of {trained} tokens: fewer drafts hit",)
     return replace(pair.configuration, block_size=block_size, notes=notes)
+
+
+def _with_kernels(
+    configuration: Configuration, target: Target, before: Counter[str]
+) -> Configuration:
+    """The configuration with the kernels that have run since `before`, by name."""
+    if target.metal is None:
+        return configuration
+    ran = summary(target.metal.ran - before, target.serving.stock)
+    return replace(configuration, kernels=ran)
 
 
 def _saying_dtype(steps: Iterator[Step], dtype: str | None) -> Iterator[Step]:

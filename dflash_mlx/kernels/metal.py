@@ -95,11 +95,15 @@ class Metal:
         return obstacle is None
 
 
-def summary(ran: Mapping[str, int]) -> str:
-    """What `ran`, in one line: the kernels by name, then what ran without one and why."""
+def summary(ran: Mapping[str, int], stock: Sequence[str] = ()) -> str:
+    """What `ran`, in one line: the kernels by name, then what had to be MLX's own and why.
+
+    `stock` names kinds of modules that no op serves. Prefill goes without saying.
+    """
     served = sorted(name for name in ran if ":" not in name)
-    others = sorted(name for name in ran if ":" in name and not name.endswith(MORE_ROWS))
     if not served:
         return "stock MLX"
-    told = "".join(f"; {name.replace(': twin', ' by stock MLX')}" for name in others)
-    return f"kernels {' '.join(served)}{told}"
+    others = sorted(name for name in ran if ":" in name and not name.endswith(MORE_ROWS))
+    told = [name.replace(": twin", " by stock MLX") for name in others]
+    told += [f"{name} by stock MLX" for name in stock]
+    return "; ".join([f"kernels {' '.join(served)}", *told])
