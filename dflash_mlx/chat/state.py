@@ -65,7 +65,7 @@ def _absolute(name: str) -> str:
 def last_pair(folder: Path) -> PairNames | None:
     """The pair of the last chat; None where there was none. Raises DFlashError if unreadable."""
     path = folder / "last-pair.json"
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     value = read_json(path)
     names = value.get("model"), value.get("draft_model")

@@ -59,7 +59,7 @@ def _history(folder: Path, view: View) -> Path | None:
     try:
         return private_file(folder / "history")
     except DFlashError as error:
-        view.complain(f"The history is not kept: {error}")
+        view.say(f"note: the history is not kept: {error}")
         return None
 
 
@@ -72,7 +72,7 @@ def _open_chat(arguments: ChatArguments, reader: Reader, view: View, folder: Pat
         try:
             names.remember(folder)
         except DFlashError as error:
-            view.complain(f"The next chat will not know this pair: {error}")
+            view.say(f"note: the next chat will not know this pair: {error}")
         return pair
 
     def open_with(names: PairNames) -> Chat:
@@ -84,5 +84,5 @@ def _open_chat(arguments: ChatArguments, reader: Reader, view: View, folder: Pat
         if names := last_pair(folder):
             return open_with(names)
     except DFlashError as error:
-        view.complain(f"The last pair cannot be used: {error} Taking {EMBEDDED}.")
+        view.say(f"note: the last pair cannot be used: {error} Taking {EMBEDDED}.")
     return open_with(PairNames(EMBEDDED))

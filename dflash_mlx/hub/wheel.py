@@ -125,8 +125,10 @@ def reason(complaints: str, wheel: Wheel) -> str:
     """What went wrong, and what to do, from what pip wrote (it gives every failure exit code 1)."""
     what = f"{wheel.package} {wheel.version}"
     lower = complaints.lower()
-    if any(word in lower for word in ("no space left", "file too large", "quota exceeded")):
+    if any(word in lower for word in ("no space left", "quota exceeded")):
         return f"The disk is full while fetching {what}: free some space and run again"
+    if "file too large" in lower:
+        return f"{what} would pass the limit on file sizes: raise it (ulimit -f) and run again"
     if any(word in lower for word in ("retrying", "connection", "timed out", "name resolution")):
         return f"The package index cannot be reached to fetch {what}: go online and run again"
     if "no matching distribution" in lower:

@@ -41,7 +41,7 @@ def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DFlashError, match="cannot be written"):
+    with pytest.raises(DFlashError, match="/file is a file where a folder should be"):
         write_json(tmp_path / "file" / "a.json", {})
 
 

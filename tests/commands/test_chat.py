@@ -169,9 +169,21 @@ def test_a_last_pair_that_is_gone_is_said_and_the_embedded_one_taken(
     gone = piped.home / "gone"
     write_json(piped.home / STATE / "last-pair.json", {"model": str(gone), "draft_model": "auto"})
     _, err = piped.chat("--exact", stdin="/model\n")
-    assert "The last pair cannot be used" in err
+    assert "note: the last pair cannot be used" in err
     assert str(gone) in err
     assert err.endswith("target without a drafter\n")
+
+
+def test_where_nothing_can_be_kept_a_note_says_so_and_the_chat_goes_on(
+    pair: TinyPair, piped: Piped
+) -> None:
+    """A home that is a file: neither the history nor the pair can be written."""
+    piped.home = piped.home / "home"
+    piped.home.write_text("")
+    out, err = piped.chat(*flags(pair), "-m", "9", stdin="one\n")
+    assert out.strip()
+    assert "error" not in err
+    assert f"note: the next chat will not know this pair: {piped.home} is a file" in err
 
 
 def test_without_a_drafter_that_was_asked_for_there_is_no_chat(

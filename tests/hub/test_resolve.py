@@ -185,7 +185,7 @@ def test_the_hub_gives_weights_and_configs_but_no_code_and_no_pickle(hub: FakeHu
     assert {path.name for path in found.folder.iterdir()} == {*model_files(), "chat_template.jinja"}
     assert hub.fetched() == {*model_files(), "chat_template.jinja"}
     size = sum(map(len, model_files().values())) + 2
-    assert told[-1] == ("fetching", size, size)
+    assert told[-1] == ("fetching org/name (0 MB)", size, size)
 
 
 def test_what_is_cached_never_touches_the_network(hub: FakeHub) -> None:

@@ -77,7 +77,7 @@ def test_progress_counts_all_files_once_and_ends_with_the_whole() -> None:
     size = sum(map(len, FILES.values()))
     done = [done for _, done, _ in told]
     assert done == sorted(done)
-    assert told[-1] == ("fetching", size, size)
+    assert told[-1] == ("fetching org/name (0 MB)", size, size)
 
 
 def test_a_lost_connection_is_taken_up_where_it_broke(hub: FakeHub) -> None:
@@ -140,7 +140,7 @@ def test_a_disk_that_fills_keeps_what_came(
     process = fetching(hub, partial.parents[2], limit)
     _, complaint = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "disk is full" in complaint
+    assert "limit on file sizes" in complaint
     assert partial.stat().st_size == PART
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import namedtuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,7 @@ def test_an_old_folder_survives_a_kill_between_the_two_renames(tmp_path: Path) -
 KILLED = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from dflash_mlx.hub.store import atomic_folder
 with atomic_folder(Path(sys.argv[1])) as new:
     (new / "a").write_text("half")
@@ -129,16 +131,40 @@ def test_a_second_worker_waits_and_finds_the_work_done(tmp_path: Path) -> None:
     assert names(tmp_path) == {"model"}
 
 
-def test_a_file_where_a_folder_belongs_is_told(tmp_path: Path) -> None:
+def test_a_workshop_that_vanishes_while_it_is_looked_at_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's `mkdir` finds it there, and then no folder: its owner has removed it meanwhile."""
+    mkdir, answers = Path.mkdir, [FileExistsError(errno.EEXIST, "", f"{tmp_path}/.model.partial")]
+
+    def make(self: Path, *arguments: Any, **options: Any) -> None:
+        if answers:
+            raise answers.pop()
+        mkdir(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    with atomic_folder(tmp_path / "model"):
+        pass
+    assert names(tmp_path) == {"model"}
+
+
+@pytest.mark.parametrize("below", ["model", "deep/model"])
+def test_a_file_where_a_folder_belongs_is_named(below: str, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with (
-        pytest.raises(DFlashError, match=r"cannot be written \(.+\): choose a place"),
-        atomic_folder(tmp_path / "cache" / "model"),
+        pytest.raises(DFlashError, match="/cache is a file where a folder should be: move it away"),
+        atomic_folder(tmp_path / "cache" / below),
     ):
         pass
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_limit_on_file_sizes_is_no_full_disk(tmp_path: Path) -> None:
+    sentence = rf"A file in {tmp_path} would pass the limit on file sizes: raise it \(ulimit -f\)"
+    with pytest.raises(DFlashError, match=sentence), writing(tmp_path / "model"):
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_told(code: int, tmp_path: Path) -> None:
     with (
         pytest.raises(DFlashError, match=r"disk is full at .*: free some space"),

@@ -148,7 +148,7 @@ def read(path: Path) -> str:
     ("complaints", "sentence"),
     [
         ("ERROR: Could not install: [Errno 28] No space left on device", "The disk is full"),
-        ("ERROR: [Errno 27] File too large: '/tmp/x'", "The disk is full"),
+        ("ERROR: [Errno 27] File too large: '/tmp/x'", "would pass the limit on file sizes"),
         (
             "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError'\n"
             "ERROR: Could not find a version that satisfies\nERROR: No matching distribution",
