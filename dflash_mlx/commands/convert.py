@@ -19,7 +19,7 @@ from ..convert.gguf_source import gguf_report, losses, sketch, usual_bits
 from ..convert.quantize import Quantization
 from ..convert.report import Report
 from ..convert.source import Source
-from ..convert.trial import acceptance, sample, tried_rows
+from ..convert.trial import acceptance, tried_rows, try_model
 from ..convert.upload import upload, write_card
 from ..drafter import Drafter, load_drafter
 from ..errors import DFlashError, UsageError
@@ -186,7 +186,9 @@ class _Folder(_Job):
     def _try(self, prepared: Prepared, new: Path) -> list[str]:
         """What the written folder does, loaded afresh."""
         if not prepared.is_drafter:
-            return [f"{'sample':12}{sample(new, self.backend)!r}"]
+            changed = self.wishes.quantization or self.wishes.dtype
+            original = self.found.folder if changed else None
+            return list(try_model(new, self.backend, original).lines())
         load_drafter(new)
         if self.arguments.target is None:
             return []
@@ -253,8 +255,8 @@ class _Gguf(_Job):
             import_gguf(self.path, scratch, floats=True, progress=self.reading)
             prepared = prepare(open_source(scratch), self.wishes, device)
             write(prepared, new, self.writing)
+            trial = self._try(new, scratch)
             shutil.rmtree(scratch)
-            trial = self._try(new)
         self.finish(draft.report, output, trial)
         self.publish(output)
 
@@ -262,10 +264,10 @@ class _Gguf(_Job):
         """Progress of the floats in between."""
         self.tell("reading", done, total)
 
-    def _try(self, new: Path) -> list[str]:
+    def _try(self, new: Path, floats: Path | None = None) -> list[str]:
         if self.arguments.upload_repo:
             write_card(new, self.arguments.upload_repo, None)
-        return [f"{'sample':12}{sample(new, self.backend)!r}"]
+        return list(try_model(new, self.backend, floats).lines())
 
 
 def _length(acceptance_length: float | None) -> str:
