@@ -17,6 +17,7 @@ from mlx_lm.models import llama, qwen3
 
 from dflash_mlx.drafter import Drafter, DrafterConfig
 from dflash_mlx.drafter.rope import RopeConfig
+from dflash_mlx.engine.blocks import Blocks, FixedBlocks
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.decode import Step, decode
 from dflash_mlx.engine.drafting import BlockDrafting, Drafting
@@ -219,17 +220,22 @@ def run(
     *,
     drafting: Drafting | None = None,
     block_size: int = 1,
+    blocks: Blocks | None = None,
     sampling: Sampling | None = None,
     processors: Sequence[Processor] = (),
     context: Context | None = None,
 ) -> tuple[list[int], list[Step], Context]:
-    """Decode `limit` tokens after `prompt`; the tokens, the steps and the context."""
+    """Decode `limit` tokens after `prompt`; the tokens, the steps and the context.
+
+    In blocks of `block_size` rows, or as `blocks` plans.
+    """
     context = context or Context(target, drafting)
-    draft = block_size > 1
+    draft = (blocks.most if blocks else block_size) > 1
     reused = context.reuse(prompt, draft)
     context.prefill(prompt[reused:-1], draft)
     chooser = Chooser(sampling or Sampling(), KEY, tuple(processors))
-    steps = list(decode(context, prompt[-1], block_size, limit, chooser, take_all))
+    rows = FixedBlocks(block_size) if blocks is None else blocks
+    steps = list(decode(context, prompt[-1], rows, limit, chooser, take_all))
     return [token for step in steps for token in step.tokens], steps, context
 
 

@@ -50,8 +50,11 @@ class Blocks(Protocol):
     def copies(self) -> bool:
         """Whether drafts may be copied from the context."""
 
-    def plan(self, length: int, match: int) -> Plan:
-        """The next round, behind `length` tokens, the last `match` of which occurred before."""
+    def plan(self, length: int, wanted: int, match: int = 0) -> Plan:
+        """The next round, of at most `wanted` rows.
+
+        It stands behind `length` tokens, the last `match` of which occurred before.
+        """
 
     def observe(self, plan: Plan, accepted: int) -> None:
         """Of the drafts of a round with `plan`, so many were right."""
@@ -65,9 +68,9 @@ class FixedBlocks:
     def __init__(self, rows: int) -> None:
         self.most = rows
 
-    def plan(self, length: int, match: int) -> Plan:
+    def plan(self, length: int, wanted: int, match: int = 0) -> Plan:
         """Always the same."""
-        return Plan(self.most)
+        return Plan(min(self.most, wanted))
 
     def observe(self, plan: Plan, accepted: int) -> None:
         """Learns nothing."""
@@ -112,7 +115,7 @@ class _Source:
 
 
 class _Way:
-    """A way to draft the next round: a source, and what a round with it costs by rows."""
+    """A way to draft the next round: a source, and what a round costs, for every count of rows."""
 
     def __init__(self, source: _Source, seconds: Sequence[float], match: int = 0) -> None:
         self.source, self.match = source, match
@@ -130,7 +133,7 @@ class _Way:
 
     def _fastest(self, tokens: Sequence[float]) -> tuple[float, int]:
         """The most tokens a second, and the rows, from 2 on, that give them."""
-        speeds = [t / s for t, s in zip(tokens, self._seconds, strict=True)]
+        speeds = [t / s for t, s in zip(tokens, self._seconds, strict=False)]
         rows = max(range(2, len(speeds) + 1), key=lambda count: speeds[count - 1])
         return speeds[rows - 1], rows
 
@@ -148,9 +151,11 @@ class AutoBlocks:
         self._drafter = _Source(self.most - 1, _DRAFTER_PRIOR) if drafter else None
         self._copies = [_Source(self.most - 1, prior) for prior in _COPY_PRIORS]
 
-    def plan(self, length: int, match: int) -> Plan:
+    def plan(self, length: int, wanted: int, match: int = 0) -> Plan:
         """The round that promises the most, or now and then a trial of a way that did not pay."""
-        verify, draft = self._costs.at(length)
+        if wanted == 1:
+            return Plan()
+        verify, draft = (seconds[:wanted] for seconds in self._costs.at(length))
         ways = []
         if self._drafter is not None:
             ways.append(_Way(self._drafter, [v + d for v, d in zip(verify, draft, strict=True)]))

@@ -10,6 +10,7 @@ import mlx.core as mx
 
 from ..target.model import Target
 from ..target.rollback import reaches, restore, rewind, rewinds_freely, save
+from .copies import Copies
 from .drafting import Drafting
 
 Progress = Callable[[int, int], None]
@@ -36,18 +37,28 @@ class Snapshot:
 class Context:
     """The tokens of a conversation, a target cache and, when drafting, a drafter's context.
 
+    `copies` indexes the tokens, as of the last generation that copied.
+
     Between calls both caches hold exactly `tokens`. An interrupt may leave them in disagreement
     with `tokens`, which grows last: `reuse` goes back to where all agree. Caches that cannot go
     back far (windows, recurrent states) do so by snapshots, taken at the end of every prompt and
     somewhat before it.
     """
 
-    def __init__(self, target: Target, drafting: Drafting | None, chunk: int = 64) -> None:
+    def __init__(
+        self,
+        target: Target,
+        drafting: Drafting | None,
+        chunk: int = 64,
+        largest_chunk: int = _LARGEST_CHUNK,
+    ) -> None:
         self.target = target
         self.drafting = drafting
         self.cache = target.make_cache()
+        self.copies = Copies()
         self.tokens: list[int] = []
         self._chunk = chunk
+        self._largest_chunk = largest_chunk
         self._snapshots: list[Snapshot] = []
 
     def reuse(self, prompt: Sequence[int], draft: bool) -> int:
@@ -141,6 +152,6 @@ class Context:
         """Double or halve the chunk towards `_CHUNK_SECONDS`."""
         expected = seconds * self._chunk / rows
         if expected < _CHUNK_SECONDS / 2:
-            self._chunk = min(self._chunk * 2, _LARGEST_CHUNK)
+            self._chunk = min(self._chunk * 2, self._largest_chunk)
         elif expected > _CHUNK_SECONDS * 2:
             self._chunk = max(self._chunk // 2, 1)

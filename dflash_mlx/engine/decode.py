@@ -15,8 +15,10 @@ import mlx.core as mx
 
 from ..kernels.accept import accept
 from ..kernels.metal import Metal
+from .blocks import Blocks, Plan
 from .context import Context
-from .drafting import NOT_FINITE
+from .copies import Copies
+from .drafting import NOT_FINITE, Drafting
 from .sampling import Chooser
 
 Cut = Callable[[list[int]], tuple[int, bool]]
@@ -25,48 +27,76 @@ Cut = Callable[[list[int]], tuple[int, bool]]
 
 @dataclass(frozen=True)
 class Step:
-    """What one pass of the target emitted, and how many of its tokens were drafts."""
+    """What one pass of the target emitted, and how many of its tokens were drafts.
+
+    `copied`: the drafts were copied from the context. `reads`: how often the host waited for the
+    device.
+    """
 
     tokens: list[int]
     drafted: int
     accepted: int
+    copied: bool = False
+    reads: int = 1
 
 
 def decode(
-    context: Context, anchor: int, block_size: int, limit: int, chooser: Chooser, cut: Cut
+    context: Context, anchor: int, blocks: Blocks, limit: int, chooser: Chooser, cut: Cut
 ) -> Iterator[Step]:
     """Emit up to `limit` tokens after `anchor`, the last token, which no cache holds yet.
 
-    The first pass has one row and no drafts: its token is prefill's. Each round after it drafts
-    `block_size - 1` tokens, or fewer where fewer are still wanted. Between steps the caches hold
-    all tokens but the last, so a closed generator or an exception leaves the context usable.
+    The first pass has one row and no drafts: its token is prefill's. Each round after it has the
+    rows that `blocks` plans, or fewer where fewer tokens are still wanted. Between steps the caches
+    hold all tokens but the last, so a closed generator or an exception leaves the context usable.
     """
-    drafting = context.drafting if block_size > 1 else None
-    drafts = mx.zeros([0], mx.int32)
+    drafting = context.drafting if blocks.most > 1 else None
+    history = [*context.tokens, anchor]
+    copies = context.copies if blocks.copies else None
+    if copies is not None:
+        copies.follow(history)
+    plan, drafts = Plan(), mx.zeros([0], mx.int32)
     emitted, done = 0, False
     while not done:
-        block = mx.concatenate([mx.array([anchor], mx.int32), drafts])
+        block = mx.concatenate([mx.array(history[-1:], mx.int32), drafts])
         with context.target.round(context.cache, block.size) as turn:
             logits, taps = turn.forward(block[None])
-            history = [*context.tokens, anchor]
-            tokens = verify(logits[0], history, block, chooser, context.target.metal)
+            tokens, reads = verify(logits[0], history, block, chooser, context.target.metal)
             matched = len(tokens) - 1
             kept, done = cut(tokens)
             turn.commit(kept)
         del tokens[kept:]
         if drafting is not None and taps is not None:
             drafting.extend(taps[:, :kept])
-        step = Step(tokens, drafts.size, min(matched, kept))
-        context.tokens.extend([anchor, *tokens[:-1]])
-        anchor = tokens[-1]
+        blocks.observe(plan, matched)
+        step = Step(tokens, drafts.size, min(matched, kept), plan.match > 0, reads)
+        context.tokens.extend([history[-1], *tokens[:-1]])
+        history.extend(tokens)
+        if copies is not None:
+            copies.extend(tokens)
         emitted += kept
         done = done or emitted >= limit
+        wanted = 1 if done else limit - emitted
+        plan = blocks.plan(len(history) - 1, wanted, copies.match if copies else 0)
+        drafts = _propose(plan, drafting, copies, history, chooser)
         if drafting is not None:
             # Queued here, the next draft is computed while the caller prints this step.
-            rows = 1 if done else min(block_size, limit - emitted)
-            drafts = drafting.propose([*context.tokens, anchor], rows, chooser)
             mx.async_eval(drafts, drafting.arrays)
         yield step
+
+
+def _propose(
+    plan: Plan,
+    drafting: Drafting | None,
+    copies: Copies | None,
+    history: Sequence[int],
+    chooser: Chooser,
+) -> mx.array:
+    """The drafts of a planned round, int32, one fewer than its rows."""
+    if plan.rows > 1 and plan.match and copies is not None:
+        return mx.array(copies.drafts(plan.rows - 1), mx.int32)
+    if plan.rows > 1 and drafting is not None:
+        return drafting.propose(history, plan.rows, chooser)
+    return mx.zeros([0], mx.int32)
 
 
 def verify(
@@ -75,21 +105,24 @@ def verify(
     block: mx.array,
     chooser: Chooser,
     metal: Metal | None = None,
-) -> list[int]:
+) -> tuple[list[int], int]:
     """The tokens that a verified block yields: the drafts that are right, and one more choice.
 
+    And how often they were read from the device: once; with processors, which run on the host,
+    once for the drafts and once a token.
+
     logits: [L, V] of `block` [L], the last token of `history` and L - 1 drafts. A draft is right
-    iff it equals the target's choice at its position. Reads from the device once; with processors,
-    which run on the host, once a token. Raises FloatingPointError where the drafter's values were
-    not finite.
+    iff it equals the target's choice at its position. Raises FloatingPointError where the drafter's
+    values were not finite.
     """
     drafts = block[1:]
     if chooser.processors:
-        return chooser.walk(logits, history, _finite(as_ints(drafts)))
+        tokens = chooser.walk(logits, history, _finite(as_ints(drafts)))
+        return tokens, 1 + len(tokens)
     choices = chooser.choose(logits, history, drafts)
     accepted, *numbers = as_ints(mx.concatenate([accept(choices, block, metal=metal), drafts[:1]]))
     _finite(numbers[block.size :])  # the first draft stands for all
-    return numbers[: accepted + 1]
+    return numbers[: accepted + 1], 1
 
 
 def _finite(drafts: list[int]) -> list[int]:

@@ -145,7 +145,7 @@ class BlockDrafting:
         """The drafter's cache, with all taps in it."""
         waiting, cache = self._waiting, self._cache
         if rows := max(0, waiting.end - cache.length):
-            taps = waiting.taps[0] if len(waiting.taps) == 1 else mx.concatenate(waiting.taps, 1)
+            taps = waiting.taps[0] if len(waiting.taps) == 1 else mx.concatenate([*waiting.taps], 1)
             self._drafter.extend(taps[:, taps.shape[1] - rows :], cache)
         self._waiting = _Waiting((), 0)
         return cache

@@ -14,6 +14,7 @@ import mlx.core as mx
 
 from ..errors import DFlashError, UsageError
 from ..kernels.metal import summary
+from .blocks import FixedBlocks
 from .context import Context, Progress
 from .decode import Step, decode
 from .events import Configuration, Event, Stats
@@ -83,7 +84,7 @@ def _events(
     stats.reused_tokens = context.reuse(prompt, draft)
     context.prefill(prompt[stats.reused_tokens : -1], draft, progress)
     first = 0.0
-    steps = decode(context, prompt[-1], block_size, limit, chooser, output.take)
+    steps = decode(context, prompt[-1], FixedBlocks(block_size), limit, chooser, output.take)
     for step in _saying_dtype(steps, stats.configuration.draft_dtype):
         now = time.perf_counter()
         if stats.generated_tokens == 0:

@@ -66,13 +66,12 @@ def write(blocks: Blocks, right: Sequence[int], length: int = 0) -> Run:
     """Generate a text behind `length` tokens of context."""
     place, run = 0, Run(0.0, [])
     while place < len(right):
-        plan = blocks.plan(length, 0)
-        rows = min(plan.rows, len(right) - place)
-        accepted = min(right[place], rows - 1)
+        plan = blocks.plan(length, len(right) - place)
+        accepted = min(right[place], plan.rows - 1)
         costs = COSTS.at(length)
-        run.time += costs.verify[rows - 1] + costs.draft[rows - 1]
-        run.rows.append(rows)
-        blocks.observe(Plan(rows), accepted)
+        run.time += costs.verify[plan.rows - 1] + costs.draft[plan.rows - 1]
+        run.rows.append(plan.rows)
+        blocks.observe(plan, accepted)
         place += accepted + 1
     return run
 
@@ -160,9 +159,9 @@ def test_a_copy_is_used_where_it_promises_more_than_the_drafter() -> None:
     blocks = AutoBlocks(COSTS)
     write(blocks, text([("prose", 300)]))
 
-    assert blocks.plan(0, 3).match == 0, "too short to mean anything"
-    assert blocks.plan(0, 40).match == 40
-    assert blocks.plan(0, 40).rows > blocks.plan(0, 0).rows
+    assert blocks.plan(0, 99, 3).match == 0, "too short to mean anything"
+    assert blocks.plan(0, 99, 40).match == 40
+    assert blocks.plan(0, 99, 40).rows > blocks.plan(0, 99, 0).rows
 
 
 def test_copies_that_do_not_pay_are_left_alone_and_longer_matches_are_not() -> None:
@@ -170,29 +169,38 @@ def test_copies_that_do_not_pay_are_left_alone_and_longer_matches_are_not() -> N
     write(blocks, text([("prose", 300)]))
     tried = 0
     for _ in range(200):
-        plan = blocks.plan(0, 10)
+        plan = blocks.plan(0, 99, 10)
         tried += plan.match > 0
         blocks.observe(plan, 0 if plan.match else min(2, plan.rows - 1))
 
     assert 1 <= tried < 12
-    assert blocks.plan(0, 40).match == 40
+    assert blocks.plan(0, 99, 40).match == 40
 
 
 def test_nothing_is_copied_where_nobody_wants_it() -> None:
     blocks = AutoBlocks(COSTS, copies=False)
 
-    assert {blocks.plan(0, match).match for match in (4, 20, 64)} == {0}
+    assert {blocks.plan(0, 99, match).match for match in (4, 20, 64)} == {0}
 
 
 def test_without_a_drafter_drafts_are_copied_or_there_are_none() -> None:
     blocks = AutoBlocks(COSTS, drafter=False)
 
-    assert blocks.plan(0, 0) == Plan(rows=1, match=0)
-    assert blocks.plan(0, 40).match == 40
+    assert blocks.plan(0, 99, 0) == Plan(rows=1, match=0)
+    assert blocks.plan(0, 99, 40).match == 40
+
+
+def test_no_more_rows_are_planned_than_tokens_are_wanted() -> None:
+    blocks = AutoBlocks(COSTS)
+    write(blocks, text([("code", 200)]))
+
+    assert blocks.plan(0, 99).rows > 8
+    assert [blocks.plan(0, wanted).rows for wanted in (1, 2, 5)] == [1, 2, 5]
 
 
 def test_a_fixed_block_is_fixed() -> None:
     blocks = FixedBlocks(8)
     blocks.observe(Plan(8), 0)
 
-    assert (blocks.plan(0, 0), blocks.plan(9000, 64)) == (Plan(8), Plan(8))
+    assert (blocks.plan(0, 99, 0), blocks.plan(9000, 99, 64)) == (Plan(8), Plan(8))
+    assert blocks.plan(0, 3) == Plan(3)

@@ -8,6 +8,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models import llama
 
+from dflash_mlx.engine.blocks import FixedBlocks
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.decode import decode
 from dflash_mlx.engine.options import Sampling
@@ -188,7 +189,7 @@ def test_200_rounds_leave_no_memory_behind() -> None:
         active.append(mx.get_active_memory())
         return 1, len(active) > 200
 
-    for _ in decode(context, SHORT[-1], 2, 10**6, Chooser(Sampling()), cut):
+    for _ in decode(context, SHORT[-1], FixedBlocks(2), 10**6, Chooser(Sampling()), cut):
         pass
 
     assert len(context.tokens) == 3 + 200  # within the first 256 rows that a cache makes room for

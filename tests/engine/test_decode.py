@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dflash_mlx.engine.blocks import FixedBlocks
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.decode import Step, decode
 from dflash_mlx.engine.options import Sampling
@@ -33,7 +34,7 @@ def rounds(
     """Prefill `PROMPT` and decode."""
     context.prefill(PROMPT[:-1], draft=block_size > 1)
     chooser = Chooser(sampling or Sampling(), KEY)
-    return decode(context, PROMPT[-1], block_size, limit, chooser, take_all)
+    return decode(context, PROMPT[-1], FixedBlocks(block_size), limit, chooser, take_all)
 
 
 @pytest.mark.parametrize("window", [None, 12], ids=["full drafter", "sliding drafter"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
+from dflash_mlx.engine.blocks import FixedBlocks
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.decode import decode
 from dflash_mlx.engine.options import Sampling
@@ -27,7 +28,7 @@ def test_200_rounds_leave_no_memory_behind(family: str) -> None:
         active.append(mx.get_active_memory())
         return 1, len(active) > 200
 
-    for _ in decode(context, PROMPT[-1], 4, 10**6, Chooser(Sampling()), cut):
+    for _ in decode(context, PROMPT[-1], FixedBlocks(4), 10**6, Chooser(Sampling()), cut):
         pass
 
     assert len(context.tokens) == 3 + 200  # within the first 256 rows that a cache makes room for

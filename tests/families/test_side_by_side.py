@@ -12,6 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
+from dflash_mlx.engine.blocks import FixedBlocks
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.decode import Step, decode
 from dflash_mlx.engine.options import Sampling
@@ -75,7 +76,7 @@ def steps_of(family: str, number: int, taps: Sequence[int] | None = None) -> Ite
     context = Context(target, family_drafting(target))
     context.prefill(prompt_of(number)[:-1], draft=True)
     chooser = Chooser(SEEDED, KEY)
-    return decode(context, prompt_of(number)[-1], 5, LENGTH, chooser, take_all)
+    return decode(context, prompt_of(number)[-1], FixedBlocks(5), LENGTH, chooser, take_all)
 
 
 @pytest.mark.parametrize("closed_first", [0, 1, 2])
