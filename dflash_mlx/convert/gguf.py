@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,22 @@ import numpy as np
 
 from ..errors import DFlashError
 from .gguf_architectures import ARCHITECTURES, Architecture, unpair
+from .gguf_configs import short
 from .gguf_file import GGUFFile, GGUFTensor, read_gguf
 from .gguf_kquants import NEARLY, dequantized, describe
 from .gguf_kquants import nearly as nearly_entries
-from .gguf_tokenizer import token_id, write_tokenizer
+from .gguf_tokenizer import control_tokens, token_id, write_tokenizer
 from .gguf_types import AFFINE, FLOATS, GROUP, Rows, check_types, common_dtype, entries
 from .safetensors_writer import Entry, write_safetensors
 
+SAMPLING = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+"""GGUF's names of sampling defaults, and those of `generation_config.json`."""
 TORCH_NAMES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 
 
@@ -57,7 +66,8 @@ def import_gguf(
     """Write GGUF file `source` as an MLX model into the existing, empty `folder`.
 
     `widen`, `nearly` and `floats` are those of `plan_import`.
-    `generation` are sampling defaults for its `generation_config.json`; `progress(done, total)`
+    `generation` are sampling defaults for its `generation_config.json`, instead of those that the
+    file may have; `progress(done, total)`
     counts bytes of weights. Raises `DFlashError` for what cannot be imported exactly.
     """
     file = read_gguf(source)
@@ -65,7 +75,8 @@ def import_gguf(
     write_tokenizer(file, folder, plan.config)
     _write_json(folder / "config.json", plan.config)
     stops = {key: plan.config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    _write_json(folder / "generation_config.json", {**stops, **(generation or {})})
+    defaults = _sampling(file) if generation is None else generation
+    _write_json(folder / "generation_config.json", {**stops, **defaults})
     weights = folder / "model.safetensors"
     write_safetensors(weights, plan.entries, metadata={"format": "mlx"}, progress=progress)
     return plan
@@ -81,12 +92,12 @@ def plan_import(
     nothing: all weights become floats of that dtype.
     """
     architecture = _architecture(file)
-    tensors = {name: t for name, t in file.tensors.items() if name not in architecture.derived}
+    tensors = architecture.tensors(file)
     check_types(tensors.values(), NEARLY if nearly or floats else ())
     config = architecture.config(file)
     _check_names(file, architecture, config)
 
-    dtype = "F32" if widen else common_dtype(tensors.values())
+    dtype = "F32" if widen else common_dtype(tensors.values(), half=architecture.half)
     planned: list[Entry] = []
     bits: dict[str, int] = {}
     for name, tensor in tensors.items():
@@ -104,7 +115,7 @@ def plan_import(
             if tensor.type in AFFINE:
                 bits[path] = AFFINE[tensor.type].bits
     config |= {"vocab_size": tensors["token_embd.weight"].shape[0]}
-    config |= _token_ids(file) | {"torch_dtype": TORCH_NAMES[dtype]}
+    config |= _token_ids(file, architecture.ends) | {"torch_dtype": TORCH_NAMES[dtype]}
     if bits:
         config["quantization"] = _quantization(bits)
     notes = () if floats else tuple(describe(tensors.values()))
@@ -140,8 +151,7 @@ def _order(tensor: GGUFTensor, heads: int | None, head_dim: int) -> Rows:
 
 def _check_names(file: GGUFFile, architecture: Architecture, config: Mapping[str, Any]) -> None:
     """Every tensor has a place and every place its tensor, or `DFlashError` names the odd ones."""
-    stems = {name.removesuffix(".weight") for name in file.tensors if name.endswith(".weight")}
-    missing = architecture.expected(config) - stems
+    missing = architecture.expected(config) - set(file.tensors)
     if missing:
         raise DFlashError(f"{file.path} lacks {_some(missing)}: fetch a whole file.")
     layers = config["num_hidden_layers"]
@@ -169,14 +179,26 @@ def _some(names: Any) -> str:
     return f"{len(names)} tensors ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
 
 
-def _token_ids(file: GGUFFile) -> dict[str, Any]:
+def _token_ids(file: GGUFFile, names: Sequence[str]) -> dict[str, Any]:
     """bos, pad and the stop tokens (a list: a chat model may end a turn, or a text)."""
     ends = [token_id(file, name) for name in ("eos", "eot", "eom")]
+    ends += control_tokens(file, names)
     return {
         "bos_token_id": token_id(file, "bos"),
         "pad_token_id": token_id(file, "padding"),
         "eos_token_id": list(dict.fromkeys(end for end in ends if end is not None)),
     }
+
+
+def _sampling(file: GGUFFile) -> dict[str, Any]:
+    """Sampling defaults by the names of `generation_config.json`, where the file has any."""
+    given = {
+        theirs: file.number(f"general.sampling.{ours}")
+        for ours, theirs in SAMPLING.items()
+        if f"general.sampling.{ours}" in file.metadata
+    }
+    numbers = {k: v if isinstance(v, int) else short(v) for k, v in given.items()}
+    return {"do_sample": True, **numbers} if numbers else {}
 
 
 def _quantization(bits: Mapping[str, int]) -> dict[str, Any]:

@@ -1,18 +1,18 @@
-"""Which GGUF tensor is which module of the mlx-lm model, and the config that goes with them.
+"""Which GGUF tensor is which module of the mlx-lm model, a table for each family.
 
-A further architecture is one more `Architecture` in `ARCHITECTURES`.
+A further architecture is one more `Architecture` in `ARCHITECTURES`, and its config's function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from ..errors import DFlashError
-from .gguf_file import GGUFFile
+from . import gguf_configs as configs
+from .gguf_file import GGUFFile, GGUFTensor
 
 LAYER = "blk."
 
@@ -21,16 +21,23 @@ LAYER = "blk."
 class Architecture:
     """One model family.
 
-    `modules` and `layer_modules` map GGUF names without their `.weight` or `.bias` to module paths.
-    `rope_pairs` names the layer tensors whose rows GGUF reorders, and the config key that holds
-    their number of heads. `derived` are tensors that the config stands for.
+    `modules` and `layer_modules` map GGUF names without their `.weight` or `.bias` to module paths;
+    `biases` are those of a layer that must have a bias. `rope_pairs` names the layer tensors whose
+    rows GGUF reorders, and the config key that holds their number of heads. `derived` are tensors
+    that the config stands for. `norms_less_one`: GGUF has the norms' weights as 1 + w. `half`: the
+    activations stay within float16. `ends` are control tokens that end an answer, where there are
+    such, besides the one that the file names.
     """
 
     modules: Mapping[str, str]
     layer_modules: Mapping[str, str]
-    rope_pairs: Mapping[str, str]
-    derived: frozenset[str]
     config: Callable[[GGUFFile], dict[str, Any]]
+    biases: frozenset[str] = frozenset()
+    rope_pairs: Mapping[str, str] = field(default_factory=dict)
+    derived: frozenset[str] = frozenset()
+    norms_less_one: bool = False
+    half: bool = True
+    ends: tuple[str, ...] = ()
 
     def module(self, stem: str) -> str | None:
         """The module path of GGUF tensor `stem` ("blk.3.attn_q"), None if there is none."""
@@ -46,10 +53,21 @@ class Architecture:
         return int(config[key]) if key else None
 
     def expected(self, config: Mapping[str, Any]) -> set[str]:
-        """The stems whose `.weight` a complete file holds."""
+        """The tensors that a complete file holds."""
         top = set(self.modules) - ({"output"} if config["tie_word_embeddings"] else set())
+        names = [f"{name}.weight" for name in self.layer_modules]
+        names += [f"{name}.bias" for name in self.biases]
         layers = range(config["num_hidden_layers"])
-        return top | {f"{LAYER}{n}.{name}" for n in layers for name in self.layer_modules}
+        return {f"{name}.weight" for name in top} | {
+            f"{LAYER}{number}.{name}" for number in layers for name in names
+        }
+
+    def tensors(self, file: GGUFFile) -> dict[str, GGUFTensor]:
+        """The tensors to import, by name, as the published checkpoint has them."""
+        kept = {name: t for name, t in file.tensors.items() if name not in self.derived}
+        if self.norms_less_one:
+            kept |= {n: less_one(t) for n, t in kept.items() if n.endswith("_norm.weight")}
+        return kept
 
 
 def unpair(rows: np.ndarray, heads: int) -> np.ndarray:
@@ -61,98 +79,78 @@ def unpair(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def _short(value: float) -> float:
-    """The decimal that a float32 was written for: 9.999999747378752e-06 is 1e-05."""
-    return float(str(np.float32(value)))
+def less_one(tensor: GGUFTensor) -> GGUFTensor:
+    """The weights w of a norm that is stored as 1 + w, float32.
 
-
-def _rope_scaling(file: GGUFFile, head_dim: int, theta: float) -> dict[str, Any] | None:
-    prefix = f"{file.architecture}.rope.scaling."
-    kind = file.metadata.get(prefix + "type", "none")
-    if kind == "linear":
-        return {"rope_type": "linear", "factor": _short(file.number(prefix + "factor"))}
-    if kind != "none":
-        raise DFlashError(
-            f"{file.path} scales its rotary positions by '{kind}', which cannot be"
-            " imported: choose another file."
-        )
-    if "rope_freqs.weight" not in file.tensors:
-        return None
-    stored = np.asarray(file.tensors["rope_freqs.weight"].data, dtype=np.float32)
-    scaling = {
-        "rope_type": "llama3",
-        "factor": float(stored.max()),
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
-    expected = _llama3_factors(scaling, head_dim, theta)
-    if stored.shape != expected.shape or not np.allclose(stored, expected, rtol=1e-4):
-        raise DFlashError(
-            f"{file.path} has rope_freqs other than those of Llama 3.1: it cannot be imported."
-        )
-    return scaling
-
-
-def _llama3_factors(scaling: Mapping[str, Any], head_dim: int, theta: float) -> np.ndarray:
-    """By how much Llama 3.1 divides each rotary frequency, float64 [head_dim / 2].
-
-    Long wavelengths are divided by `factor`, short ones by 1, those between by a blend.
+    Published ones are bfloat16, of which the sum in float32 has lost the last bits: where a
+    bfloat16 gives that very sum, it is taken for what was published.
     """
-    wavelengths = 2 * np.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    turns = scaling["original_max_position_embeddings"] / wavelengths
-    smooth = np.clip((turns - low) / (high - low), 0, 1)
-    return 1 / ((1 - smooth) / scaling["factor"] + smooth)
+    stored = tensor.data.astype(np.float32)
+    near = (stored.astype(np.float64) - 1).astype(np.float32)
+    bits = near.view(np.uint32)
+    rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    data = np.where((rounded + np.float32(1)) == stored, rounded, near)
+    return replace(tensor, type="F32", data=data)
 
 
-def _llama_config(file: GGUFFile) -> dict[str, Any]:
-    def number(key: str, default: float | None = None) -> float:
-        return file.number(f"{file.architecture}.{key}", default)
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_ATTENTION = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+}
+_QK_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+_MLP = {
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.switch_mlp.gate_proj",
+    "ffn_up_exps": "mlp.switch_mlp.up_proj",
+    "ffn_down_exps": "mlp.switch_mlp.down_proj",
+}
+_QWEN_ENDS = ("<|im_end|>", "<|endoftext|>")
 
-    if number("expert_count", 0):
-        raise DFlashError(f"{file.path} is a mixture of experts: it cannot be imported yet.")
-    hidden, heads = int(number("embedding_length")), int(number("attention.head_count"))
-    head_dim = int(number("attention.key_length", hidden // max(heads, 1)))
-    if number("rope.dimension_count", head_dim) != head_dim:
-        raise DFlashError(f"{file.path} rotates only a part of each head: it cannot be imported.")
-    theta = _short(number("rope.freq_base", 10000.0))
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": hidden,
-        "intermediate_size": int(number("feed_forward_length")),
-        "num_hidden_layers": int(number("block_count")),
-        "num_attention_heads": heads,
-        "num_key_value_heads": int(number("attention.head_count_kv", heads)),
-        "head_dim": head_dim,
-        "hidden_act": "silu",
-        "rms_norm_eps": _short(number("attention.layer_norm_rms_epsilon")),
-        "rope_theta": theta,
-        "rope_scaling": _rope_scaling(file, head_dim, theta),
-        "max_position_embeddings": int(number("context_length")),
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
-        "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
-        "tie_word_embeddings": "output.weight" not in file.tensors,
-    }
-
-
-LLAMA = Architecture(
-    modules={"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"},
-    layer_modules={
-        "attn_norm": "input_layernorm",
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.o_proj",
-        "ffn_norm": "post_attention_layernorm",
-        "ffn_gate": "mlp.gate_proj",
-        "ffn_up": "mlp.up_proj",
-        "ffn_down": "mlp.down_proj",
-    },
-    rope_pairs={"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"},
-    derived=frozenset({"rope_freqs.weight"}),
-    config=_llama_config,
-)
-
-ARCHITECTURES: Mapping[str, Architecture] = {"llama": LLAMA}
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "llama": Architecture(
+        _TOP,
+        _ATTENTION | _MLP,
+        configs.llama_config,
+        rope_pairs={"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"},
+        derived=frozenset({"rope_freqs.weight"}),
+        ends=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
+    ),
+    "qwen2": Architecture(
+        _TOP,
+        _ATTENTION | _MLP,
+        configs.qwen2_config,
+        biases=frozenset({"attn_q", "attn_k", "attn_v"}),
+        ends=_QWEN_ENDS,
+    ),
+    "qwen3": Architecture(
+        _TOP, _ATTENTION | _QK_NORMS | _MLP, configs.qwen3_config, ends=_QWEN_ENDS
+    ),
+    "qwen3moe": Architecture(
+        _TOP, _ATTENTION | _QK_NORMS | _EXPERTS, configs.qwen3moe_config, ends=_QWEN_ENDS
+    ),
+    "gemma3": Architecture(
+        _TOP,
+        _ATTENTION
+        | _QK_NORMS
+        | _MLP
+        | {
+            "post_attention_norm": "post_attention_layernorm",
+            "ffn_norm": "pre_feedforward_layernorm",
+            "post_ffw_norm": "post_feedforward_layernorm",
+        },
+        configs.gemma3_config,
+        norms_less_one=True,
+        half=False,
+        ends=("<end_of_turn>",),
+    ),
+}

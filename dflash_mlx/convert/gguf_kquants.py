@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -90,12 +91,13 @@ def dequantized(tensor: GGUFTensor) -> np.ndarray:
 
 
 def nearly(path: str, tensor: GGUFTensor, dtype: str, order: Rows) -> list[Entry]:
-    """What is written for `tensor`, the weight [out, in] of module `path`.
+    """What is written for `tensor`, the weight [..., out, in] of module `path` (experts stacked).
 
-    Weight uint32 [out, in * bits / 32]; scales and biases [out, in / 32] in `dtype`, F16 or F32.
+    Weight uint32 [..., out, in * bits / 32]; scales and biases [..., out, in / 32] in `dtype`, F16
+    or F32.
     """
     bits = NEARLY[tensor.type]
-    rows, width = tensor.shape
+    *rows, width = tensor.shape
     made: list[np.ndarray] = []
 
     def part(number: int) -> np.ndarray:
@@ -103,11 +105,11 @@ def nearly(path: str, tensor: GGUFTensor, dtype: str, order: Rows) -> list[Entry
         if number == 0:
             made[:] = _parts(tensor, dtype, order)
         array, made[number] = made[number], np.empty(0)
-        return array
+        return array.reshape(*rows, -1)
 
-    groups = (rows, width // GROUP)
+    groups = (*rows, width // GROUP)
     return [
-        Entry(f"{path}.weight", "U32", (rows, width * bits // 32), lambda: part(0)),
+        Entry(f"{path}.weight", "U32", (*rows, width * bits // 32), lambda: part(0)),
         Entry(f"{path}.scales", dtype, groups, lambda: part(1)),
         Entry(f"{path}.biases", dtype, groups, lambda: part(2)),
     ]
@@ -117,13 +119,13 @@ def _parts(tensor: GGUFTensor, dtype: str, order: Rows) -> list[np.ndarray]:
     floats = {"F16": np.float16, "F32": np.float32}[dtype]
     if tensor.type in REPACKED:
         kind = REPACKED[tensor.type]
-        blocks = tensor.data.reshape(tensor.shape[0], -1, kind.block_bytes)
+        blocks = tensor.data.reshape(prod(tensor.shape[:-1]), -1, kind.block_bytes)
         codes, scales, biases = kind.groups(order(blocks))
         return [_packed(codes, kind.bits), scales.astype(floats), biases.astype(floats)]
     import mlx.core as mx
 
-    weights = mx.array(order(dequantized(tensor)).astype(floats))
-    parts = mx.quantize(weights, group_size=GROUP, bits=ANEW[tensor.type])
+    weights = order(dequantized(tensor)).astype(floats).reshape(-1, tensor.shape[-1])
+    parts = mx.quantize(mx.array(weights), group_size=GROUP, bits=ANEW[tensor.type])
     return [np.array(part) for part in parts]
 
 

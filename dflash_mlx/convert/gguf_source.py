@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import mlx.nn as nn
-from mlx_lm.models import llama
 
 from .gguf import Plan, plan_import
 from .gguf_file import GGUFFile, read_gguf
@@ -53,7 +53,10 @@ def sketch(path: Path) -> Source:
     """The model of a GGUF file with weights that are never computed: to tell what would be done."""
     file = read_gguf(path)
     plan = plan_import(file, floats=True)
-    model: nn.Module = llama.Model(llama.ModelArgs.from_dict(plan.config))
+    module = import_module(f"mlx_lm.models.{plan.config['model_type']}")
+    model: nn.Module = module.Model(module.ModelArgs.from_dict(plan.config))
+    if plan.config["tie_word_embeddings"]:
+        model.pop("lm_head", None)  # Gemma's drops it when it sees the weights
     return Source(path.parent, model, plan.config, plan.tensors, file_bytes(file))
 
 

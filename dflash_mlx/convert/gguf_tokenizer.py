@@ -1,80 +1,46 @@
 """Build `tokenizer.json` and `tokenizer_config.json` from the tokenizer in a GGUF file's metadata.
 
-GGUF holds the tokens, their types, the merges and the *name* of the rule that splits text into
-words before merging; the rules themselves are in `PRE_TOKENIZERS`. A wrong rule gives wrong ids and
-no error, so an unknown name is refused.
+Byte-level BPE ('gpt2'): GGUF holds the tokens, their types, the merges and the *name* of the rule
+that splits text into words before merging; the rules themselves are in `gguf_words.py`. A wrong
+rule gives wrong ids and no error, so an unknown name is refused. SentencePiece ('llama'): see
+`gguf_sentencepiece.py`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, processors
-from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from ..errors import DFlashError
 from .gguf_file import GGUFFile
+from .gguf_sentencepiece import sentencepiece
+from .gguf_words import WORDS
 
 # ggml's token types (gguf.TokenType): control tokens are special, user-defined ones only whole.
 CONTROL, USER_DEFINED = 3, 4
-
 TOKENS = "tokenizer.ggml.tokens"
 
 
-def _words_by(pattern: str) -> Callable[[], PreTokenizer]:
-    """Words by a regular expression, then bytes as letters."""
-
-    def build() -> PreTokenizer:
-        split = Split(Regex(pattern), behavior="isolated")
-        return Sequence([split, ByteLevel(add_prefix_space=False, use_regex=False)])
-
-    return build
-
-
-def _gpt2() -> PreTokenizer:
-    return ByteLevel(add_prefix_space=False, use_regex=True)
-
-
-def _smollm() -> PreTokenizer:
-    """GPT-2's words, but every digit is a word of its own."""
-    return Sequence([Digits(individual_digits=True), _gpt2()])
-
-
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_WORDS = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _SPACES
-
-PRE_TOKENIZERS: Mapping[str, Callable[[], PreTokenizer]] = {
-    "gpt-2": _gpt2,
-    "smollm": _smollm,
-    "llama-bpe": _words_by(_WORDS % "{1,3}"),
-    "qwen2": _words_by(_WORDS % ""),
-}
-
-
 def build_tokenizer(file: GGUFFile) -> Tokenizer:
-    """The byte-level BPE tokenizer that the metadata describes; ids are those of the file."""
+    """The tokenizer that the metadata describes; ids are those of the file."""
     kind = file.metadata.get("tokenizer.ggml.model", "unnamed")
-    if kind != "gpt2":
+    if kind == "gpt2":
+        tokenizer = _byte_level(file)
+    elif kind == "llama":
+        tokenizer = sentencepiece(file)
+    else:
         raise DFlashError(
-            f"{file.path} has a tokenizer of kind '{kind}': only byte-level BPE ('gpt2') is known."
+            f"{file.path} has a tokenizer of kind '{kind}': only byte-level BPE ('gpt2') and"
+            " SentencePiece ('llama') are known."
         )
-    rule = file.metadata.get("tokenizer.ggml.pre", "gpt-2")
-    if rule not in PRE_TOKENIZERS:
-        known = ", ".join(PRE_TOKENIZERS)
-        raise DFlashError(
-            f"{file.path} splits words by rule '{rule}': only these are known: {known}."
-        )
-    # Llama 3 keeps a word that is a token even where the merges would build it otherwise.
-    tokenizer = Tokenizer(_bpe(file, ignore_merges=rule == "llama-bpe"))
-    tokenizer.pre_tokenizer = PRE_TOKENIZERS[rule]()
-    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_tokens(_added_tokens(file))
     bos = token_id(file, "bos")
-    if file.metadata.get("tokenizer.ggml.add_bos_token") and bos is not None:
+    # llama.cpp begins with it in SentencePiece's models even where the file does not say.
+    if file.metadata.get("tokenizer.ggml.add_bos_token", kind == "llama") and bos is not None:
         begin = file.strings(TOKENS)[bos]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{begin} $A", pair=f"{begin} $A {begin} $B", special_tokens=[(begin, bos)]
@@ -114,6 +80,29 @@ def token_id(file: GGUFFile, name: str) -> int | None:
             f"{file.path} gives {key} as {number}, outside its {count} tokens: fetch another file."
         )
     return number
+
+
+def control_tokens(file: GGUFFile, names: Collection[str]) -> list[int]:
+    """The ids of those control tokens that are among `names`."""
+    types = file.metadata.get("tokenizer.ggml.token_type", [])
+    pairs = enumerate(zip(file.strings(TOKENS), types, strict=False))
+    return [i for i, (token, type_) in pairs if type_ == CONTROL and token in names]
+
+
+def _byte_level(file: GGUFFile) -> Tokenizer:
+    rule = file.metadata.get("tokenizer.ggml.pre", "gpt-2")
+    words = WORDS.get(rule)
+    if words is None:
+        known = ", ".join(WORDS)
+        raise DFlashError(
+            f"{file.path} splits words by rule '{rule}': only these are known: {known}."
+        )
+    tokenizer = Tokenizer(_bpe(file, words.whole))
+    if words.nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = words.split()
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def _bpe(file: GGUFFile, ignore_merges: bool) -> models.BPE:

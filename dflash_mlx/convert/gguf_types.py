@@ -92,14 +92,19 @@ def check_types(tensors: Iterable[GGUFTensor], nearly: Collection[str] = ()) -> 
         )
 
 
-def common_dtype(tensors: Iterable[GGUFTensor]) -> str:
+def common_dtype(tensors: Iterable[GGUFTensor], half: bool = True) -> str:
     """The smallest float dtype (F16, BF16 or F32) that holds every float of `tensors` exactly.
 
+    Without `half`, F16 is not among them: the model's activations would leave its range.
     One dtype for all: a float32 norm among float16 scales would widen every activation after it.
     """
     tensors = list(tensors)
     types = {t.type for t in tensors}
-    if types - {"BF16", "F32"}:
+    if not half and not types - {*FLOATS}:
+        candidate = "BF16"
+    elif not half:
+        return "F32"
+    elif types - {"BF16", "F32"}:
         candidate = "F16"
     elif "BF16" in types:
         candidate = "BF16"

@@ -228,6 +228,26 @@ def test_linear_and_llama3_scaling_of_positions_are_kept(tmp_path: Path) -> None
     load_model(tmp_path / "llama3" / "mlx")
 
 
+def test_yarn_keeps_its_numbers(tmp_path: Path) -> None:
+    tiny = tiny_gguf()
+    tiny.metadata |= {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
+    tiny.metadata["llama.rope.scaling.original_context_length"] = 64
+    assert config_of(imported(tiny, tmp_path))["rope_scaling"] == {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+
+
+def test_sampling_defaults_come_along(tmp_path: Path) -> None:
+    tiny = tiny_gguf()
+    tiny.metadata |= {"general.sampling.temp": 0.6, "general.sampling.top_k": 20}
+    folder = imported(tiny, tmp_path)
+    generation = json.loads((folder / "generation_config.json").read_text())
+    assert (generation["temperature"], generation["top_k"]) == (0.6, 20)
+    assert generation["do_sample"] is True
+
+
 def test_progress_counts_the_bytes_of_the_weights(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     imported(tiny_gguf("Q4_0"), tmp_path, progress=lambda *bytes_: told.append(bytes_))
@@ -257,7 +277,10 @@ def with_tensor(name: str, rows: int = HIDDEN) -> TinyGGUF:
 
 
 REFUSED = {
-    "a missing tensor": (without("blk.1.ffn_up.weight"), r"lacks 1 tensors \(blk.1.ffn_up\)"),
+    "a missing tensor": (
+        without("blk.1.ffn_up.weight"),
+        r"lacks 1 tensors \(blk.1.ffn_up.weight\)",
+    ),
     "an unknown tensor": (
         with_tensor("blk.0.ssm_a.weight"),
         r"holds 1 tensors \(blk.0.ssm_a.weight\) that have no place",
@@ -273,7 +296,11 @@ REFUSED = {
     ),
     "a mixture of experts": (with_metadata(llama__expert_count=8), "mixture of experts"),
     "half rotated heads": (with_metadata(llama__rope__dimension_count=8), "part of each head"),
-    "an unknown scaling": (with_metadata(llama__rope__scaling__type="yarn"), "'yarn'"),
+    "an unknown scaling": (with_metadata(llama__rope__scaling__type="longrope"), "'longrope'"),
+    "a scaling by nothing": (
+        with_metadata(llama__rope__scaling__type="yarn"),
+        "no single number as 'llama.rope.scaling.factor'",
+    ),
     "a list for a number": (
         with_metadata(llama__attention__head_count_kv=[2, 1]),
         "no single number as 'llama.attention.head_count_kv'",
@@ -299,8 +326,8 @@ def test_a_scale_too_large_for_mlx_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_another_family_is_refused_by_name(tmp_path: Path) -> None:
     tiny = tiny_gguf()
-    tiny.architecture = "gemma3"
-    with pytest.raises(DFlashError, match=r"family 'gemma3'.*can be imported: llama"):
+    tiny.architecture = "mamba"
+    with pytest.raises(DFlashError, match=r"family 'mamba'.*can be imported: llama, qwen2, qwen3"):
         imported(tiny, tmp_path)
 
 

@@ -90,3 +90,11 @@ def test_what_is_not_exact_is_said_a_type_a_sentence() -> None:
         "tensors of Q4_K (2): codes kept, scales rounded",
         "tensors of Q6_K (1): dequantized, then quantized to 8 bits",
     ]
+
+
+@pytest.mark.parametrize("type_", ["Q5_0", "Q4_K", "Q6_K"])
+def test_stacked_experts_are_rows_of_one_tensor(type_: str) -> None:
+    flat = random_tensor(type_)
+    stacked = GGUFTensor("t", type_, (2, 3, 512), flat.data.reshape(2, 3, -1))
+    for name, array in written(stacked, "F32").items():
+        assert mx.array_equal(array.reshape(6, -1), written(flat, "F32")[name]), name

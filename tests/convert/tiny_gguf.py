@@ -1,7 +1,7 @@
 """Tiny GGUF files, written by the `gguf` package's own writer and quantizer.
 
 The model is a random Llama in the published order of rows; writing pairs the rotary rows as GGUF
-does. Its vocabulary is every byte, a few merges and four added tokens.
+does, for Llamas. Its vocabulary is every byte, a few merges and four added tokens.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TinyGGUF:
     def _paired(self, name: str) -> np.ndarray:
         heads = {"attn_q": HEADS, "attn_k": KV_HEADS}.get(name.split(".")[-2])
         rows = self.weights[name]
-        if heads is None:
+        if heads is None or self.architecture != "llama":
             return rows
         order = [
             head * HEAD_DIM + half * HEAD_DIM // 2 + pair
