@@ -184,17 +184,23 @@ def _divisible(path: str, module: nn.Module) -> bool:
 
 
 DRAFTERS: dict[str, dict[str, Any]] = {
-    "z-lab": {},
-    "sliding": {"layer_types": ("sliding_attention",) * 2, "sliding_window": WINDOW},
+    "DFlash": {},
+    "DFlash with sliding layers": {
+        "layer_types": ("sliding_attention",) * 2,
+        "sliding_window": WINDOW,
+    },
     "DeepSpec": {"drafts_from_anchor": True, "block_size": 15},
-    "speculators": {"draft_vocab": tuple(range(0, VOCABULARY, 2)), "own_head": True},
+    "vLLM speculators with a reduced vocabulary": {
+        "draft_vocab": tuple(range(0, VOCABULARY, 2)),
+        "own_head": True,
+    },
     "DFlash 2": {"second": SecondConfig(kernel_size=2, group_size=16, rank=8, top_k=8)},
 }
 """What packagings change in a drafter's config."""
 
 
 @cache
-def family_drafter(layers: int, window: int | None = None, kind: str = "z-lab") -> Drafter:
+def family_drafter(layers: int, window: int | None = None, kind: str = "DFlash") -> Drafter:
     """A random drafter for a family's target of so many layers; with a `window` it slides."""
     config = replace(
         DrafterConfig(
@@ -222,7 +228,7 @@ def family_drafter(layers: int, window: int | None = None, kind: str = "z-lab") 
 
 
 def family_drafting(
-    target: Target, window: int | None = None, kind: str = "z-lab"
+    target: Target, window: int | None = None, kind: str = "DFlash"
 ) -> BlockDrafting:
     """The random drafter at work on `target`."""
     drafter = family_drafter(target.num_layers, window, kind)
