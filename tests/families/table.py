@@ -31,7 +31,7 @@ def table() -> str:
             "| --- | --- | --- | --- |",
             *_rows(),
             "",
-            f"Tested unquantized and in {widths} bits, greedy and sampled, and with these drafters:",
+            f"Tested unquantized and in {widths} bits, greedy and sampled, with these drafters:",
             f"{drafters}.",
             "",
         ]
