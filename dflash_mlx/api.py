@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .backend import prepare
 from .engine.events import Event, Result
@@ -38,17 +38,19 @@ def load(
     dtype: of activations and float weights: "float32", "bfloat16" or "float16"; None suits the
     machine. exact: only run where k rows give the same bits as k single rows.
     kv_bits: 4 or 8 keep keys and values of the context quantized, which some models cannot.
-    cache_dir: where the embedded model is kept, by default ~/.cache/dflash-mlx.
+    cache_dir: where the embedded model is kept, and what rounds cost on this machine; by default
+    ~/.cache/dflash-mlx.
     progress: told how a first set-up of the embedded pair goes.
 
     Raises DFlashError where a file is missing or broken, or the two do not belong together.
     """
     backend = prepare(exact=exact)
     from .hub.pairs import resolve_pair
+    from .hub.store import cache_root
     from .pair import load_pair
 
     names = resolve_pair(model, draft_model, progress, root=cache_dir)
-    return load_pair(names, dtype, backend, kv_bits)
+    return load_pair(names, dtype, backend, kv_bits, (cache_dir or cache_root()) / "costs")
 
 
 def stream_generate(
@@ -58,8 +60,9 @@ def stream_generate(
     max_tokens: int | None = None,
     stop: Sequence[str] = (),
     seed: int | None = None,
-    block_size: int | None = None,
+    block_size: int | Literal["auto"] | None = "auto",
     draft: bool = True,
+    copy: bool = True,
     temperature: float | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
@@ -77,10 +80,11 @@ def stream_generate(
     """Continue `prompt`: one event for prefill's token, then one a round.
 
     A string is a raw prompt; messages go through the chat template. Sampling arguments left None
-    take the pair's defaults, else greedy. `max_tokens` None means to the context's end;
-    `block_size` None the drafter's own. `logits_processors` are called as
-    `(tokens so far, logits [V]) -> logits [V]`, once for every emitted token. `progress` is told
-    (done, total) of prefill.
+    take the pair's defaults, else greedy. `max_tokens` None means to the context's end.
+    `block_size` "auto" chooses the rows of each round, after measuring once what rounds cost on
+    this machine, and with `copy` takes drafts from the context too; None is the drafter's own.
+    `logits_processors` are called as `(tokens so far, logits [V]) -> logits [V]`, once for every
+    emitted token. `progress` is told (done, total) of prefill.
     """
     from .engine.generation import stream
 
@@ -105,6 +109,7 @@ def stream_generate(
         seed=seed,
         block_size=block_size,
         draft=draft,
+        copy=copy,
         processors=tuple(logits_processors),
     )
     return stream(

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from jinja2 import TemplateError
+from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .backend import Backend
@@ -22,6 +24,7 @@ from .engine.session import Session
 from .engine.stops import stop_token_ids
 from .engine.text import TokenBytes, check_text
 from .engine.thinking import thinking_tags
+from .engine.tuning import Tuning
 from .errors import DFlashError, UsageError
 from .hub.pairs import PairFolders
 from .model_folder import read_optional_json
@@ -35,7 +38,8 @@ class Pair:
     """A target and its drafter (None: plain decoding), ready to generate.
 
     `defaults` is how the pair samples where the caller does not say; `thinking` whether it reasons
-    first, from how its drafter was trained; None leaves that to the model's template.
+    first, from how its drafter was trained; None leaves that to the model's template. In
+    `costs_folder` it keeps what rounds cost on this machine; None keeps that in memory alone.
     """
 
     target: Target
@@ -45,11 +49,14 @@ class Pair:
     configuration: Configuration
     defaults: Sampling = field(default_factory=Sampling)
     thinking: bool | None = None
+    costs_folder: Path | None = None
 
     def __post_init__(self) -> None:
         self.thinking_tags = thinking_tags(self.tokenizer)
         self.token_bytes = TokenBytes(self.tokenizer, shown=self.thinking_tags)
         self.draft_head = draft_head(self.target, self.drafter) if self.drafter else None
+        rows = self.drafter.config.verified_rows if self.drafter else 1
+        self.tuning = Tuning(rows, self._facts(), self.costs_folder)
 
     def session(
         self,
@@ -57,8 +64,9 @@ class Pair:
         options: Options | None = None,
         thinking: bool | None = None,
     ) -> Session:
-        """Begin a conversation; without `options` it samples by the pair's defaults."""
-        return Session(self, options or Options(sampling=self.defaults), system, thinking)
+        """Begin a conversation; without `options`, with the pair's sampling and blocks "auto"."""
+        options = options or Options(sampling=self.defaults, block_size="auto")
+        return Session(self, options, system, thinking)
 
     def context(self) -> Context:
         """Fresh caches for one conversation."""
@@ -73,12 +81,21 @@ class Pair:
         if not options.draft or self.drafter is None:
             return 1
         trained = self.drafter.config.verified_rows
+        if options.block_size == "auto":
+            return trained
         if options.block_size is not None and options.block_size > trained:
             raise UsageError(
                 f"block_size {options.block_size} is more than the {trained} rows that this drafter"
                 f" was trained for: choose 1 to {trained}."
             )
         return options.block_size or trained
+
+    def _facts(self) -> dict[str, Any]:
+        """What the costs of rounds depend on, apart from the machine."""
+        models = [self.target.model, *([self.drafter] if self.drafter else [])]
+        facts = {**vars(self.configuration), "nbytes": [_nbytes(model) for model in models]}
+        del facts["notes"]
+        return facts
 
     def encode_text(self, text: str) -> list[int]:
         """Token ids of a raw prompt, with the tokenizer's own beginning-of-text if it has one."""
@@ -129,7 +146,11 @@ class Pair:
 
 
 def load_pair(
-    names: PairFolders, dtype: str | None, backend: Backend, kv_bits: int | None = None
+    names: PairFolders,
+    dtype: str | None,
+    backend: Backend,
+    kv_bits: int | None = None,
+    costs_folder: Path | None = None,
 ) -> Pair:
     """Load the pair in the folders `names`, in `dtype` or what suits the machine.
 
@@ -164,6 +185,7 @@ def load_pair(
         _configuration(names, target, drafter, weights, backend),
         default_sampling(generation_config),
         _thinking(names),
+        costs_folder,
     )
     in_doubt = drafter is not None and drafter.config.rows_in_doubt
     return settle_rows(pair) if in_doubt else pair
@@ -238,6 +260,12 @@ def _thinking(names: PairFolders) -> bool | None:
     """How the drafter was trained: as its folder says, else as is known of it."""
     stated = trained_thinking(names.draft_folder) if names.draft_folder else None
     return names.thinking if stated is None else stated
+
+
+def _nbytes(model: nn.Module) -> int:
+    """Bytes of a model's parameters."""
+    arrays: list[tuple[str, mx.array]] = tree_flatten(model.parameters())  # type: ignore[assignment]
+    return sum(array.nbytes for _, array in arrays)
 
 
 def _draft_dtype(backend: Backend) -> mx.Dtype | None:

@@ -166,15 +166,15 @@ def test_sampling_flags_left_out_take_the_defaults_of_the_pair(
     defaults = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.1)
     asked = parsed(monkeypatch, "generate", "-p", "hi", "--top-p", "0.5")
     assert asked.options(defaults) == Options(
-        Sampling(temperature=0.7, top_p=0.5, repetition_penalty=1.1)
+        Sampling(temperature=0.7, top_p=0.5, repetition_penalty=1.1), block_size="auto"
     )
 
 
 def test_every_flag_reaches_generate(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = (
         "--prompt - --ignore-chat-template --json --model M --draft-model D --no-draft "
-        "--block-size 4 --dtype float32 --exact --system-prompt S --max-tokens 9 --stop a --stop b "
-        "--temp 0.1 --top-p 0.2 --top-k 3 --min-p 0.4 --repetition-penalty 1.5 "
+        "--block-size 4 --no-copy --dtype float32 --exact --system-prompt S --max-tokens 9 "
+        "--stop a --stop b --temp 0.1 --top-p 0.2 --top-k 3 --min-p 0.4 --repetition-penalty 1.5 "
         "--presence-penalty 0.6 --frequency-penalty 0.7 --seed 8"
     )
     asked = parsed(monkeypatch, "generate", *flags.split())
@@ -186,6 +186,7 @@ def test_every_flag_reaches_generate(monkeypatch: pytest.MonkeyPatch) -> None:
         draft_model="D",
         no_draft=True,
         block_size=4,
+        copy=False,
         dtype="float32",
         exact=True,
         system="S",
@@ -207,6 +208,7 @@ def test_every_flag_reaches_generate(monkeypatch: pytest.MonkeyPatch) -> None:
         seed=8,
         block_size=4,
         draft=False,
+        copy=False,
     )
 
 

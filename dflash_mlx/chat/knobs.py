@@ -52,7 +52,7 @@ def _sampling(name: str, parse: Callable[[str], Any]) -> Knob:
     )
 
 
-def _option(name: str, none: str) -> Knob:
+def _option(name: str, none: str, parse: Callable[[str], Any] = int, default: Any = None) -> Knob:
     def change(chat: Chat, value: Any) -> None:
         options = replace(chat.session.options, **{name: value})
         chat.pair.block_size(options)  # more rows than the drafter has are refused at once
@@ -60,10 +60,10 @@ def _option(name: str, none: str) -> Knob:
 
     return Knob(
         name.replace("_", "-"),
-        int,
+        parse,
         lambda chat: getattr(chat.session.options, name),
         change,
-        lambda chat: None,
+        lambda chat: default,
         none,
     )
 
@@ -89,7 +89,8 @@ KNOBS = (
     _sampling("frequency_penalty", float),
     _option("seed", "drawn for each reply"),
     _option("max_tokens", "to the context's end"),
-    _option("block_size", "the drafter's own"),
+    _option("block_size", "", lambda text: text if text == "auto" else int(text), "auto"),
+    _option("copy", "", lambda text: {"on": True, "off": False}[text], True),
     _switch("thinking", lambda chat: chat.session, None, "the pair's own way"),
     _switch("show_thinking", lambda chat: chat.view, False),
     _switch("loop_stop", lambda chat: chat, True),

@@ -55,6 +55,11 @@ class PromptArguments:
     ] = False
 
 
+def _rows(text: str | int) -> int | None:
+    """A number of rows; None stands for auto."""
+    return None if text == "auto" else int(text)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairArguments:
     """Which models, and how they run."""
@@ -85,9 +90,18 @@ class PairArguments:
         int | None,
         Option(
             metavar="ROWS",
-            help="Rows verified a round; 8 rows are 7 drafts. (default: the drafter's own)",
+            help="Rows verified a round; 8 rows are 7 drafts. (default: auto, what is fastest)",
+            parser=_rows,
         ),
     ] = None
+    copy: Annotated[
+        bool,
+        Option(
+            "--copy/--no-copy",
+            help="Let auto draft what the context holds already. (default: copy)",
+            show_default=False,
+        ),
+    ] = True
     dtype: Annotated[
         Dtype | None,
         Option(help="Number format to compute in. (default: what suits the machine)"),
@@ -222,7 +236,8 @@ class ConversationArguments(SamplingArguments, AnswerArguments, PairArguments):
             max_tokens=self.max_tokens,
             stop=tuple(self.stop or ()),
             seed=self.seed,
-            block_size=self.block_size,
+            block_size="auto" if self.block_size is None else self.block_size,
+            copy=self.copy,
             draft=not self.no_draft,
         )
 

@@ -16,7 +16,7 @@ from ..hub.embedded import NAME as EMBEDDED
 from ..hub.registry import suggestion
 from ..pair import Pair
 from .arguments import ChatArguments
-from .loading import load_for
+from .loading import load_for, tune
 
 
 def run(arguments: ChatArguments) -> None:
@@ -69,6 +69,7 @@ def _open_chat(arguments: ChatArguments, reader: Reader, view: View, folder: Pat
     def load(names: PairNames) -> Pair:
         pair = load_for(replace(arguments, model=names.model, draft_model=names.draft_model))
         pair.render([{"role": "user", "content": "Hi"}])  # refuses a model without a template
+        tune(pair, arguments.options(pair.defaults))
         try:
             names.remember(folder)
         except DFlashError as error:

@@ -13,7 +13,7 @@ from ..engine.text import check_text
 from ..errors import UsageError
 from ..pair import Pair
 from .arguments import GenerateArguments
-from .loading import load_for, prefill_progress
+from .loading import load_for, prefill_progress, tune
 from .statsline import fold, format_stats, to_json
 
 
@@ -21,6 +21,7 @@ def run(arguments: GenerateArguments) -> None:
     """Answer the prompt; with Ctrl-C, what came until then and its statistics."""
     prompt = _prompt(arguments)
     pair = load_for(arguments)
+    tune(pair, arguments.options(pair.defaults))
     events: list[Event] = []
     try:
         _answer(pair, prompt, arguments, events)

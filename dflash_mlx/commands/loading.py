@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from ..engine.context import Progress
+    from ..engine.options import Options
     from ..hub.embedded import SetupProgress
     from ..pair import Pair
+
+_SHORT = 16
+"""Tokens of context behind which rounds are measured before there is any conversation."""
 
 
 def load_for(arguments: PairArguments) -> Pair:
@@ -37,6 +41,23 @@ def load_for(arguments: PairArguments) -> Pair:
     for note in pair.configuration.notes:
         print(f"note: {note}", file=sys.stderr)
     return pair
+
+
+def tune(pair: Pair, options: Options) -> None:
+    """Measure what rounds cost on this machine, if blocks are chosen by that and it is not known.
+
+    A longer context is measured when there is one.
+    """
+    from ..engine.sampling import Chooser
+
+    chooser = Chooser(options.sampling)
+    automatic = options.block_size == "auto" and pair.block_size(options) > 1
+    if not automatic or pair.tuning.costs(chooser).covers(_SHORT):
+        return
+    print("measuring rounds on this machine, once (--block-size ROWS skips it)", file=sys.stderr)
+    context = pair.context()
+    context.prefill([0] * _SHORT, draft=True)
+    pair.tuning.measure(context, chooser)
 
 
 @contextmanager

@@ -37,6 +37,9 @@ def list_stats(stats: Stats, finish_reason: str | None) -> list[str]:
     if stats.acceptance_by_position:
         shares = " ".join(f"{share:.2f}" for share in stats.acceptance_by_position)
         facts.append(f"accepted at each place of a block: {shares}")
+    if stats.copied_rounds:
+        rounds = _count(stats.copied_rounds, "round")
+        facts.append(f"copied from the context: {stats.copied_tokens} tokens in {rounds}")
     return facts
 
 
@@ -74,6 +77,11 @@ def to_json(result: Result) -> dict[str, Any]:
         "accepted": list(stats.accepted),
         "acceptance_length": stats.acceptance_length,
         "acceptance_by_position": stats.acceptance_by_position,
+        "drafted": list(stats.drafted),
+        "plain_steps": stats.plain_steps,
+        "copied_rounds": stats.copied_rounds,
+        "copied_tokens": stats.copied_tokens,
+        "host_reads": stats.host_reads,
         "prefill_seconds": stats.prefill_seconds,
         "decode_seconds": stats.decode_seconds,
         "tokens_per_second": stats.tokens_per_second,
@@ -103,11 +111,21 @@ def _figures(stats: Stats, finish_reason: str | None) -> list[str]:
 
 
 def _drafting(stats: Stats) -> str:
-    if stats.acceptance_length is None:  # the first token was the last, or the last but one
-        return "too short to draft"
+    if stats.rows is None or (stats.rounds == 0 and not stats.configuration.auto):
+        return "too short to draft"  # the first token was the last, or the last but one
+    if stats.acceptance_length is None:
+        return "no round drafted, block auto: 1"
     rounds = _count(stats.rounds, "round")
-    block = stats.configuration.block_size
-    return f"acceptance length {stats.acceptance_length:.2f} in {rounds}, block {block}"
+    return f"acceptance length {stats.acceptance_length:.2f} in {rounds}, {_block(stats)}"
+
+
+def _block(stats: Stats) -> str:
+    """The rows of a block, and where they were chosen, the range and the mean over all passes."""
+    if not stats.configuration.auto or stats.rows is None:
+        return f"block {stats.configuration.block_size}"
+    least, mean, most = stats.rows
+    block = f"block auto: {least}-{most}, mean {mean:.1f}"
+    return f"{block}, {stats.copied_rounds} copied" if stats.copied_rounds else block
 
 
 def _prompt(stats: Stats) -> str:

@@ -35,7 +35,9 @@ def acceptance_by_position(accepted: Sequence[int], drafted: Sequence[int]) -> l
 class Configuration:
     """What really ran, for the statistics: never what was merely asked for.
 
-    `draft_vocab` is how many tokens drafts come from; None is all of the target's.
+    `block_size` is the most rows of a round; `auto` tells that each round's were chosen, and
+    `copies` that drafts might be copied. `draft_vocab` is how many tokens drafts come from; None
+    is all of the target's.
     """
 
     model: str
@@ -50,11 +52,18 @@ class Configuration:
     kernels: str
     notes: tuple[str, ...] = ()
     draft_vocab: int | None = None
+    auto: bool = False
+    copies: bool = False
 
 
 @dataclass
 class Stats:
-    """Counts and times of one generation, complete at every event."""
+    """Counts and times of one generation, complete at every event.
+
+    `plain_steps` counts passes without drafts, prefill's apart; `copied_rounds` the rounds whose
+    drafts were copied, and `copied_tokens` those of them that were right. `host_reads` is how
+    often the host waited for the device.
+    """
 
     configuration: Configuration
     seed: int
@@ -63,6 +72,10 @@ class Stats:
     generated_tokens: int = 0
     accepted: list[int] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
+    plain_steps: int = 0
+    copied_rounds: int = 0
+    copied_tokens: int = 0
+    host_reads: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     peak_memory: int = 0
@@ -71,6 +84,12 @@ class Stats:
     def rounds(self) -> int:
         """How many verification passes had drafts."""
         return len(self.accepted)
+
+    @property
+    def rows(self) -> tuple[int, float, int] | None:
+        """The fewest rows of a pass, their mean and the most; None where prefill's was the last."""
+        rows = [1] * self.plain_steps + [drafts + 1 for drafts in self.drafted]
+        return (min(rows), sum(rows) / len(rows), max(rows)) if rows else None
 
     @property
     def acceptance_length(self) -> float | None:

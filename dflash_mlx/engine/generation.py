@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from ..errors import DFlashError, UsageError
 from ..kernels.metal import summary
-from .blocks import FixedBlocks
+from .blocks import Blocks, FixedBlocks
 from .context import Context, Progress
 from .decode import Step, decode
 from .events import Configuration, Event, Stats
@@ -24,6 +24,7 @@ from .output import Output
 from .sampling import Chooser
 from .text import TextStream
 from .thinking import ThinkingSplitter, opened_by_prompt
+from .tuning import Tuning
 
 if TYPE_CHECKING:
     from ..pair import Pair
@@ -62,15 +63,22 @@ def stream(
         options.stop,
         ThinkingSplitter(opened, *pair.thinking_tags),
     )
-    configuration = _configuration(pair, block_size, len(prompt))
+    tuning = pair.tuning if options.block_size == "auto" and block_size > 1 else None
+    blocks = tuning.blocks(chooser, options.copy) if tuning else FixedBlocks(block_size)
+    configuration = replace(
+        _configuration(pair, block_size, len(prompt)),
+        auto=tuning is not None,
+        copies=blocks.copies,
+    )
     stats = Stats(configuration, seed, prompt_tokens=len(prompt))
-    return _events(context, prompt, block_size, limit, chooser, output, stats, progress)
+    return _events(context, prompt, blocks, tuning, limit, chooser, output, stats, progress)
 
 
 def _events(
     context: Context,
     prompt: Sequence[int],
-    block_size: int,
+    blocks: Blocks,
+    tuning: Tuning | None,
     limit: int,
     chooser: Chooser,
     output: Output,
@@ -80,11 +88,16 @@ def _events(
     begin = time.perf_counter()
     mx.reset_peak_memory()
     ran_before = Counter(context.target.metal.ran) if context.target.metal else Counter()
-    draft = block_size > 1
+    draft = blocks.most > 1
     stats.reused_tokens = context.reuse(prompt, draft)
     context.prefill(prompt[stats.reused_tokens : -1], draft, progress)
+    if tuning is not None and limit > 1 and (seconds := tuning.measure(context, chooser)):
+        begin += seconds
+        note = f"measured what rounds cost here, once, in {seconds:.1f} s"
+        notes = (*stats.configuration.notes, note)
+        stats.configuration = replace(stats.configuration, notes=notes)
     first = 0.0
-    steps = decode(context, prompt[-1], FixedBlocks(block_size), limit, chooser, output.take)
+    steps = decode(context, prompt[-1], blocks, limit, chooser, output.take)
     for step in _saying_dtype(steps, stats.configuration.draft_dtype):
         now = time.perf_counter()
         if stats.generated_tokens == 0:
@@ -138,6 +151,12 @@ def _count(stats: Stats, step: Step, stopped: bool, limit: int) -> str | None:
     if step.drafted:
         stats.accepted.append(step.accepted)
         stats.drafted.append(step.drafted)
+    elif stats.generated_tokens:
+        stats.plain_steps += 1
+    if step.copied:
+        stats.copied_rounds += 1
+        stats.copied_tokens += step.accepted
+    stats.host_reads += step.reads
     stats.generated_tokens += len(step.tokens)
     stats.peak_memory = mx.get_peak_memory()
     if stopped:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import UsageError
 
@@ -74,24 +74,26 @@ class Options:
     """One generation: sampling, limits, and whether and how far to draft.
 
     `max_tokens` None means as far as the context reaches. `block_size` counts the anchor: 8 rows
-    are 7 drafts; None is the drafter's own, and 1 or `draft=False` is plain decoding.
+    are 7 drafts; None is the drafter's own, "auto" what is fastest round by round, and 1 or
+    `draft=False` is plain decoding. `copy` lets "auto" take drafts from the context too.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
-    block_size: int | None = None
+    block_size: int | Literal["auto"] | None = None
     draft: bool = True
+    copy: bool = True
     processors: tuple[Processor, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UsageError(f"max_tokens must be 1 or more; it is {self.max_tokens}.")
-        if self.block_size is not None and (
+        if self.block_size not in (None, "auto") and (
             not isinstance(self.block_size, int) or self.block_size < 1
         ):
-            raise UsageError(f"block_size must be 1 or more; it is {self.block_size}.")
+            raise UsageError(f'block_size must be 1 or more, or "auto"; it is {self.block_size}.')
         if self.seed is not None and not 0 <= self.seed < 2**64:
             raise UsageError(f"seed must be from 0 to 2^64 - 1; it is {self.seed}.")
         if any(not text for text in self.stop):

@@ -50,6 +50,29 @@ def test_the_whole_line() -> None:
     )
 
 
+AUTO = replace(CONFIGURATION, auto=True, copies=True)
+
+
+def test_chosen_blocks_are_told_by_their_range_and_mean() -> None:
+    """Passes without drafts count: three of one row, and one each of 8 and 4."""
+    chosen = replace(stats(AUTO, (3, 0)), drafted=[7, 3], plain_steps=3)
+    assert "acceptance length 2.50 in 2 rounds, block auto: 1-8, mean 3.0 ·" in format_stats(
+        chosen, "stop"
+    )
+
+
+def test_copied_rounds_are_told() -> None:
+    copied = replace(stats(AUTO), copied_rounds=1, copied_tokens=3)
+    assert "block auto: 8-8, mean 8.0, 1 copied ·" in format_stats(copied, "stop")
+    assert "copied from the context: 3 tokens in 1 round" in list_stats(copied, "stop")
+
+
+def test_a_reply_without_a_draft_says_that_this_was_chosen() -> None:
+    """Report 45: people measured plain decoding and did not know it."""
+    line = format_stats(replace(stats(AUTO, ()), plain_steps=5), "stop")
+    assert line.startswith("20.0 tokens/s · no round drafted, block auto: 1 · 6 tokens")
+
+
 def test_plain_decoding_is_called_so_and_names_no_drafter() -> None:
     """Whether no drafter is there, or one is and `--no-draft` leaves it out."""
     for configuration in (PLAIN, replace(CONFIGURATION, draft_model=None)):
@@ -156,6 +179,11 @@ def test_json_has_every_figure_and_the_configuration() -> None:
         "accepted": [3, 0],
         "acceptance_length": 2.5,
         "acceptance_by_position": [0.5, 0.5, 0.5, 0, 0, 0, 0],
+        "drafted": [7, 7],
+        "plain_steps": 0,
+        "copied_rounds": 0,
+        "copied_tokens": 0,
+        "host_reads": 0,
         "prefill_seconds": 0.421,
         "decode_seconds": 0.25,
         "tokens_per_second": 20.0,
@@ -174,6 +202,8 @@ def test_json_has_every_figure_and_the_configuration() -> None:
             "kernels": "stock MLX",
             "notes": ["a note"],
             "draft_vocab": None,
+            "auto": False,
+            "copies": False,
         },
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dflash_mlx.engine.blocks import FixedBlocks
+from dflash_mlx.engine.blocks import FixedBlocks, Plan
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.decode import Step, decode
 from dflash_mlx.engine.options import Sampling
@@ -60,3 +60,28 @@ def test_after_each_round_both_caches_equal_a_fresh_prefill(window: int | None) 
 
     assert emitted == truth
     assert accepted == [0, *range(8)]
+
+
+def test_plain_rounds_between_drafts_keep_the_drafter_up() -> None:
+    """Its context after every round is that of a prefill, however many rows rounds had."""
+
+    class Seldom(FixedBlocks):
+        def plan(self, length: int, wanted: int, match: int = 0) -> Plan:
+            return Plan(8 if length % 5 == 0 else 1)
+
+    drafting = random_drafting(TARGET)
+    context = Context(TARGET, drafting)
+    context.prefill(PROMPT[:-1], draft=True)
+    emitted, drafted = [], []
+    for step in decode(context, PROMPT[-1], Seldom(8), 30, Chooser(SAMPLED, KEY), take_all):
+        emitted += step.tokens
+        drafted.append(step.drafted)
+        fresh_drafting = random_drafting(TARGET)
+        Context(TARGET, fresh_drafting).prefill([*PROMPT, *emitted][:-1], draft=True)
+
+        assert drafting.length == len(PROMPT) + len(emitted) - 1
+        if drafted.count(7) % 2:  # now and then: looking makes the drafter catch up
+            assert same_bits(drafter_rows(drafting), drafter_rows(fresh_drafting))
+
+    assert drafted.count(0) > 10
+    assert drafted.count(7) > 2

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import cycle
 
 import pytest
 
+from dflash_mlx.engine.blocks import AutoBlocks, Plan
+from dflash_mlx.engine.costs import Costs
 from dflash_mlx.engine.options import Sampling
 from tests.tiny import MIXED, ORACLE, ZERO, Script, random_drafting, run, tiny_target
 
@@ -115,3 +118,87 @@ def test_a_real_drafter_changes_no_token(sampling: str) -> None:
 
     assert tokens == plain("qwen3", sampling)
     assert any(step.drafted == 7 for step in steps)
+
+
+class Wild:
+    """Rows, plain rounds among them, that change as if costs and acceptance did all the time."""
+
+    most = 16
+
+    def __init__(self, *, copies: bool = False) -> None:
+        self.copies = copies
+        self._rows = cycle((8, 1, 1, 3, 16, 1, 2, 1, 1, 1, 5))
+
+    def plan(self, length: int, wanted: int, match: int = 0) -> Plan:
+        """Whatever comes next; a copy wherever there can be one."""
+        return Plan(min(next(self._rows) + (match > 0), wanted), match)
+
+    def observe(self, plan: Plan, accepted: int) -> None:
+        """Learns nothing."""
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_choice_of_rows_changes_no_token(sampling: str) -> None:
+    """Full, partial and no acceptance, and plain rounds between them, with the drafter kept up."""
+    truth = plain("qwen3", sampling) + [0] * 9
+    target = tiny_target("qwen3")
+    script = Script(truth, len(PROMPT), (15, 0, 1, 3), keeper=random_drafting(target))
+
+    tokens, steps, _ = run(
+        target, PROMPT, LENGTH, drafting=script, blocks=Wild(), sampling=SAMPLINGS[sampling]
+    )
+
+    assert tokens == truth[:LENGTH]
+    counts = [(step.accepted, step.drafted) for step in steps[1:]]
+    assert (7, 7) in counts, "full acceptance"
+    assert any(0 < accepted < drafted for accepted, drafted in counts), "partial acceptance"
+    assert any(accepted == 0 < drafted for accepted, drafted in counts), "no acceptance"
+    assert counts.count((0, 0)) > 3, "plain rounds"
+    assert all(step.reads == 1 for step in steps)
+
+
+@pytest.mark.parametrize("words", [(7,), (7, 8)], ids=["one word", "two words"])
+def test_copies_change_no_token(words: tuple[int, ...]) -> None:
+    """A text of one word repeats itself for ever; one of two is copied in vain now and then."""
+    target = tiny_target("qwen3")
+    sampling = Sampling(temperature=20.0, logit_bias=dict.fromkeys(words, 3000.0))
+    expected, _, _ = run(target, PROMPT, 60, sampling=sampling)
+    assert set(expected) == set(words)
+
+    tokens, steps, _ = run(
+        target,
+        PROMPT,
+        60,
+        drafting=random_drafting(target),
+        blocks=Wild(copies=True),
+        sampling=sampling,
+    )
+
+    assert tokens == expected
+    copied = [(step.accepted, step.drafted) for step in steps if step.copied]
+    assert any(accepted == drafted > 0 for accepted, drafted in copied), "right"
+    assert any(step.drafted and not step.copied for step in steps), "the drafter's"
+    if len(words) > 1:
+        assert any(accepted < drafted for accepted, drafted in copied), "wrong"
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "filtered", "penalized"])
+@pytest.mark.parametrize("accepts", [ORACLE, ZERO, MIXED], ids=["oracle", "zero", "mixed"])
+def test_the_policy_itself_changes_no_token(sampling: str, accepts: tuple[int, ...]) -> None:
+    truth = plain("llama", sampling)
+    costs = Costs(16, {0: {1: (1.0, 0.0), 2: (1.1, 0.3), 16: (2.0, 0.4)}})
+
+    tokens, steps, _ = run(
+        tiny_target("llama"),
+        PROMPT,
+        LENGTH,
+        drafting=Script(truth, len(PROMPT), accepts),
+        blocks=AutoBlocks(costs),
+        sampling=SAMPLINGS[sampling],
+    )
+
+    assert tokens == truth
+    rows = [step.drafted + 1 for step in steps[1:-1]]
+    assert max(rows) > 2
+    if accepts == ZERO:
+        assert rows[-3:] == [1, 1, 1]

@@ -42,7 +42,7 @@ def test_sampling_refuses_what_has_no_meaning(wrong: dict[str, Any], sentence: s
     ("wrong", "sentence"),
     [
         ({"max_tokens": 0}, "max_tokens must be 1 or more; it is 0."),
-        ({"block_size": 0}, "block_size must be 1 or more; it is 0."),
+        ({"block_size": 0}, 'block_size must be 1 or more, or "auto"; it is 0.'),
         ({"seed": -1}, "seed must be from 0 to 2^64 - 1; it is -1."),
         ({"seed": 2**64}, "seed must be from 0 to 2^64 - 1; it is 18446744073709551616."),
         ({"stop": ("end", "")}, "A stop string must not be empty."),
@@ -79,5 +79,7 @@ def test_a_temperature_that_overflows_is_refused() -> None:
 
 
 def test_a_block_is_of_whole_rows() -> None:
-    with pytest.raises(UsageError, match="block_size must be"):
-        Options(block_size=2.5)  # type: ignore[arg-type]
+    for wrong in (2.5, "many"):
+        with pytest.raises(UsageError, match="block_size must be"):
+            Options(block_size=wrong)  # type: ignore[arg-type]
+    Options(block_size="auto")

@@ -1,0 +1,107 @@
+"""Measuring rounds on the running machine leaves no trace but the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from dflash_mlx.engine.context import Context
+from dflash_mlx.engine.drafting import BlockDrafting
+from dflash_mlx.engine.options import Sampling
+from dflash_mlx.engine.sampling import Chooser
+from dflash_mlx.engine.tuning import Tuning, time_rounds
+from tests.tiny import KEY, cached_rows, drafter_rows, random_drafting, run, same_bits, tiny_target
+
+PROMPT = [5, 17, 99, 3, 120, 44, 8, 9]
+TARGET = tiny_target("qwen3")
+GREEDY, DRAWN = Chooser(Sampling(), KEY), Chooser(Sampling(temperature=1.0, top_p=0.9), KEY)
+
+
+def after_prompt(window: int | None = None) -> Context:
+    """A context that holds the prompt, but for the anchor."""
+    context = Context(TARGET, random_drafting(TARGET, window))
+    context.prefill(PROMPT[:-1], draft=True)
+    return context
+
+
+def ticking(step: float = 0.001) -> Callable[[], float]:
+    """A clock by which every reading takes as long."""
+    ticks = count()
+    return lambda: next(ticks) * step
+
+
+@pytest.mark.parametrize("chooser", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("window", [None, 4], ids=["full", "sliding"])
+def test_a_measured_context_is_as_it_was(chooser: Chooser, window: int | None) -> None:
+    context, untouched = after_prompt(window), after_prompt(window)
+
+    timings = time_rounds(context, chooser, [1, 2, 8, 16])
+
+    assert sorted(timings) == [1, 2, 8, 16]
+    assert all(verify > 0 for verify, _ in timings.values())
+    assert timings[8][1] > 0
+    assert context.tokens == untouched.tokens
+    assert same_bits(cached_rows(context), cached_rows(untouched))
+    ours, theirs = context.drafting, untouched.drafting
+    assert isinstance(ours, BlockDrafting)
+    assert isinstance(theirs, BlockDrafting)
+    assert same_bits(drafter_rows(ours), drafter_rows(theirs))
+    said = [run(TARGET, PROMPT, 9, block_size=4, context=each)[0] for each in (context, untouched)]
+    assert said[0] == said[1]
+
+
+def test_a_context_without_tokens_can_be_measured() -> None:
+    assert time_rounds(Context(TARGET, random_drafting(TARGET)), GREEDY, [1, 4])[4][0] > 0
+
+
+def test_a_slow_machine_is_measured_at_the_ends_alone() -> None:
+    assert sorted(time_rounds(after_prompt(), GREEDY, [1, 2, 4, 16], ticking(1.0))) == [1, 16]
+
+
+def test_the_least_of_several_timings_counts() -> None:
+    """What else the machine does only ever adds."""
+    ticks = ticking()
+    stalls = iter([5.0, 0.0] * 1000)
+    late = 0.0
+
+    def clock() -> float:
+        nonlocal late
+        late += next(stalls) if len(readings) in (2, 7) else 0
+        readings.append(0)
+        return ticks() + late
+
+    readings: list[int] = []
+    timings = time_rounds(after_prompt(), GREEDY, [1, 2], clock)
+
+    assert max(max(pair) for pair in timings.values()) == pytest.approx(0.001)
+
+
+def test_a_machine_is_measured_once_for_each_magnitude_of_context(tmp_path: Path) -> None:
+    tuning = Tuning(4, {"model": "tiny"}, tmp_path)
+    context = after_prompt()
+    assert tuning.measure(context, GREEDY, ticking()) > 0
+    assert tuning.measure(context, GREEDY, ticking()) == 0
+    assert Tuning(4, {"model": "tiny"}, tmp_path).measure(context, GREEDY, ticking()) == 0
+
+    assert tuning.measure(context, DRAWN, ticking()) > 0, "drawing costs more than a maximum"
+    assert Tuning(4, {"model": "other"}, tmp_path).measure(context, GREEDY, ticking()) > 0
+    context.prefill([3] * 1100, draft=True)
+    assert tuning.measure(context, GREEDY, ticking()) > 0
+
+
+def test_where_nothing_can_be_kept_it_is_measured_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    tuning = Tuning(4, {}, tmp_path / "file")
+
+    assert tuning.measure(after_prompt(), GREEDY, ticking()) > 0
+    assert tuning.blocks(GREEDY, copies=False).plan(0, 9).rows >= 1
+
+
+def test_a_policy_outlives_a_generation() -> None:
+    tuning = Tuning(4)
+
+    assert tuning.blocks(GREEDY, copies=True) is tuning.blocks(GREEDY, copies=True)
+    assert tuning.blocks(GREEDY, copies=True) is not tuning.blocks(GREEDY, copies=False)
