@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -52,8 +53,36 @@ def test_a_sampled_reply_sees_full_partial_and_no_acceptance() -> None:
     assert {0, 3} < set(stats.accepted)
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_chosen_blocks_change_no_token(sampling: dict[str, Any]) -> None:
+    """As is the default. Only the first of two generations measures what rounds cost."""
+    pair = replace(tiny_pair())
+    plain = generate(pair, MESSAGES, draft=False, max_tokens=60, **sampling)
+    first, second = (generate(pair, MESSAGES, max_tokens=60, **sampling) for _ in range(2))
+
+    assert first.tokens == second.tokens == plain.tokens
+    assert first.text == second.text == plain.text
+    notes = [" ".join(result.stats.configuration.notes) for result in (first, second)]
+    assert ["measured what rounds cost" in text for text in notes] == [True, False]
+    assert (first.stats.configuration.auto, plain.stats.configuration.auto) == (True, False)
+    assert first.stats.rows is not None
+    assert first.stats.plain_steps + first.stats.rounds < 60
+
+
+def test_the_host_waits_for_the_device_once_a_round() -> None:
+    for rows in (1, 4, "auto"):
+        stats = generate(tiny_pair(), MESSAGES, block_size=rows, max_tokens=20, **SEEDED).stats
+        assert stats.host_reads == 1 + stats.rounds + stats.plain_steps
+
+    def same(tokens: Any, logits: Any) -> Any:
+        return logits
+
+    stats = generate(tiny_pair(), MESSAGES, logits_processors=[same], max_tokens=9).stats
+    assert stats.host_reads > 9, "a processor runs on the host, token by token"
+
+
 def test_one_event_a_round_and_they_add_up_to_the_result() -> None:
-    arguments: dict[str, Any] = {"max_tokens": 20, **SEEDED}
+    arguments: dict[str, Any] = {"max_tokens": 20, "block_size": 4, **SEEDED}
     events = list(stream_generate(tiny_pair(), MESSAGES, **arguments))
     result = generate(tiny_pair(), MESSAGES, **arguments)
 
