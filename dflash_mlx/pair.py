@@ -16,10 +16,13 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .backend import Backend
 from .drafter import Drafter, load_drafter
+from .drafter.serving import serve
 from .engine.context import Context
 from .engine.drafting import BlockDrafting, draft_head
 from .engine.events import STOCK_KERNELS, Configuration
+from .engine.exact import prove
 from .engine.options import Options, Sampling
+from .engine.racing import kernels, race_first
 from .engine.session import Session
 from .engine.stops import stop_token_ids
 from .engine.text import TokenBytes, check_text
@@ -27,6 +30,7 @@ from .engine.thinking import thinking_tags
 from .engine.tuning import Tuning
 from .errors import DFlashError, UsageError
 from .hub.pairs import PairFolders
+from .kernels.metal import MAX_ROWS
 from .model_folder import read_optional_json
 from .row_convention import settle_rows
 from .target.load import DTYPES, load_pair_tokenizer, load_target
@@ -72,6 +76,9 @@ class Pair:
         """Fresh caches for one conversation."""
         drafter, head = self.drafter, self.draft_head
         drafting = BlockDrafting(self.target, drafter, head) if drafter else None
+        if self.configuration.exact and self.target.metal is not None:
+            # More rows would be MLX's own, whose bits depend on how many there are.
+            return Context(self.target, drafting, MAX_ROWS, MAX_ROWS)
         slow = self.configuration.blas == "reference"
         chunk = 512 if self.configuration.device == "metal" else 8 if slow else 64
         return Context(self.target, drafting, chunk)
@@ -162,9 +169,13 @@ def load_pair(
     wanted = DTYPES[dtype] if dtype else None
     model_, config, weights = load_target(names.model_folder, wanted, backend.device, kv_bits)
     drafter = None
+    metal = kernels(backend.exact, costs_folder) if backend.device == "metal" else None
     if names.draft_folder is not None:
         drafter = load_drafter(names.draft_folder, wanted or _draft_dtype(backend))
-    target = Target(model_, config, drafter.config.target_layer_ids if drafter else (), kv_bits)
+        if metal is not None:
+            serve(drafter, metal)
+    taps = drafter.config.target_layer_ids if drafter else ()
+    target = Target(model_, config, taps, kv_bits, metal)
     tokenizer = load_pair_tokenizer(names.model_folder, config)
     generation_config = read_optional_json(names.model_folder / "generation_config.json")
     stop_tokens = stop_token_ids(
@@ -187,6 +198,10 @@ def load_pair(
         _thinking(names),
         costs_folder,
     )
+    if metal is not None and backend.exact:
+        prove(target)
+    elif metal is not None:
+        race_first(pair.context(), drafter.config.verified_rows if drafter else 1)
     in_doubt = drafter is not None and drafter.config.rows_in_doubt
     return settle_rows(pair) if in_doubt else pair
 

@@ -156,7 +156,7 @@ def test_exact_after_openblas_asks_for_a_fresh_process(openblas: Path) -> None:
 @pytest.mark.parametrize(
     ("device", "blas", "reason"),
     [
-        ("metal", "accelerate", "kernels that do not exist yet"),
+        ("gpu", "reference", "our kernels serve Metal"),
         ("cpu", "openblas", "fresh process"),
         ("cpu", "accelerate", "accelerate"),
     ],
@@ -169,8 +169,9 @@ def test_exact_is_refused_by_name_where_it_cannot_be_kept(
     assert reason in sentence
 
 
-def test_exact_is_kept_by_the_blas_of_mlx() -> None:
+def test_exact_is_kept_by_the_blas_of_mlx_and_proven_by_each_model_on_metal() -> None:
     assert exact_problem("cpu", "reference") is None
+    assert exact_problem("metal", "accelerate") is None
 
 
 @on_linux

@@ -6,8 +6,7 @@ import mlx.core as mx
 
 from ..drafter.dflash2 import SecondDrafter
 from ..drafter.model import Drafter
-from ..kernels import draft_head
-from ..kernels.draft_head import Ranked
+from ..kernels.draft_head import Ranked, by_kernel
 from ..target.draft_head import DraftHead, bare_weights
 from ..target.model import Target
 
@@ -32,21 +31,9 @@ class Ranking:
         weights, metal = self._weights, self._metal
         if metal is None:
             return None
-        obstacle: str | None = None
         if weights is None or count is None:
-            obstacle = "penalties" if count is None else "a head that is no bare matrix"
-        else:
-            count = min(count, weights.shape[0])
-            obstacle = draft_head.unsupported(hidden, weights, count)
-        if weights is None or count is None or obstacle is not None:
-            metal.serves("draft_head", obstacle)
+            metal.serves("draft_head", "a head that is no bare matrix" if count else "penalties")
             return None
-        return draft_head.draft_head(
-            hidden,
-            weights,
-            count,
-            tokens=self._tokens,
-            multiplier=self._config.output_multiplier,
-            softcap=self._config.logit_softcap,
-            metal=metal,
-        )
+        count = min(count, weights.shape[0])
+        factor, cap = self._config.output_multiplier, self._config.logit_softcap
+        return by_kernel(hidden, weights, count, self._tokens, factor, cap, None, metal)

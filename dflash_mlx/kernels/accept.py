@@ -5,6 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from .metal import MAX_ROWS, MORE_ROWS, Metal
+from .race import Contest
 
 
 def accept(choices: mx.array, block: mx.array, *, metal: Metal | None = None) -> mx.array:
@@ -16,8 +17,18 @@ def accept(choices: mx.array, block: mx.array, *, metal: Metal | None = None) ->
     once a round (dflash.md, section 1).
     """
     rows = block.shape[0]
-    if metal is None or not metal.serves("accept", unsupported(rows)):
+    if metal is None:
         return twin(choices, block)
+    contest = Contest(
+        "accept", lambda: [_kernel(choices, block, metal)], lambda: [twin(choices, block)]
+    )
+    if not metal.serves("accept", unsupported(rows), contest):
+        return twin(choices, block)
+    return _kernel(choices, block, metal)
+
+
+def _kernel(choices: mx.array, block: mx.array, metal: Metal) -> mx.array:
+    rows = block.shape[0]
     kernel = metal.kernel("accept", ["choices", "block"], ["result"])
     (result,) = kernel(
         inputs=[choices, block],

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from .metal import MAX_ROWS, MORE_ROWS, Metal
+from .metal import MAX_ROWS, MORE_ROWS, Metal, short
+from .race import Contest
 
 HEAD_DIMS = (8, 16, 32, 64, 80, 96, 128, 256)
 """Those below 64 are of tiny models, which tests run."""
@@ -57,9 +58,22 @@ def block_attention(
     writes the block there, in place. What lies behind `length` is scratch.
     """
     parts = Parts(queries, keys, values, block_keys, block_values)
-    if metal is not None and metal.serves("block_attention", unsupported(parts)):
+
+    def by_kernel(metal: Metal) -> mx.array:
         return _kernel(parts, length, scale, window, causal, sinks, first, metal)
-    return twin(*parts, length=length, scale=scale, window=window, causal=causal, sinks=sinks)
+
+    def by_twin() -> mx.array:
+        return twin(*parts, length=length, scale=scale, window=window, causal=causal, sinks=sinks)
+
+    if metal is None:
+        return by_twin()
+    obstacle, contest = unsupported(parts), None
+    if obstacle is None:
+        far = "far" if min(length, window or length) > SPLIT else "near"
+        case = f"{_case(parts)}, {far}"
+        contest = Contest(case, lambda: [by_kernel(metal)], lambda: [by_twin()])
+    served = metal.serves("block_attention", obstacle, contest)
+    return by_kernel(metal) if served else by_twin()
 
 
 class Parts(NamedTuple):
@@ -70,6 +84,13 @@ class Parts(NamedTuple):
     values: mx.array
     block_keys: mx.array
     block_values: mx.array
+
+
+def _case(parts: Parts) -> str:
+    """What decides how fast a call is, but for the length of its context."""
+    _, heads, rows, dims = parts.queries.shape
+    groups = f"{heads} heads of {dims} on {parts.keys.shape[1]}"
+    return f"block_attention {groups}, {short(parts.queries.dtype)}, {rows} rows"
 
 
 def unsupported(parts: Parts) -> str | None:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import mlx.core as mx
 import mlx.nn as nn
 
-from .metal import MAX_ROWS, MORE_ROWS, Metal
+from .metal import MAX_ROWS, MORE_ROWS, Metal, short
+from .race import Contest
 
 WIDE = 16384
 """Outputs from which a threadgroup takes 128 of them: there are still enough threadgroups."""
@@ -65,7 +66,23 @@ def block_matmul(x: mx.array, weights: Weights, *, metal: Metal | None = None) -
 
 def served(x: mx.array, weights: Weights, metal: Metal) -> bool:
     """Whether the kernel takes this call, which is counted."""
-    return metal.serves("block_matmul", unsupported(x, weights), case(x, weights))
+    obstacle = unsupported(x, weights)
+    return metal.serves("block_matmul", obstacle, None if obstacle else _contest(x, weights, metal))
+
+
+def _contest(x: mx.array, weights: Weights, metal: Metal) -> Contest:
+    return Contest(
+        f"block_matmul {case(x, weights)}",
+        lambda: [launch(x, weights, metal)],
+        lambda: [twin(x, weights)],
+    )
+
+
+def case(x: mx.array, weights: Weights) -> str:
+    """What decides how fast a call is: the matrix, the type and the rows."""
+    (outputs, inner), rows = weights.shape, x.size // x.shape[-1]
+    stored = f"{weights.bits} bits in {weights.group_size}" if weights.bits else "floats"
+    return f"{outputs} x {inner}, {stored}, {short(x.dtype)}, {rows} rows"
 
 
 def launch(x: mx.array, weights: Weights, metal: Metal) -> mx.array:
@@ -94,14 +111,6 @@ def launch(x: mx.array, weights: Weights, metal: Metal) -> mx.array:
         output_dtypes=[x.dtype],
     )
     return product.reshape(*x.shape[:-1], outputs)
-
-
-def case(x: mx.array, weights: Weights) -> str:
-    """What decides how fast a call is: one row, or a tile of so many, and the matrix."""
-    (outputs, inner), rows = weights.shape, x.size // x.shape[-1]
-    tile = 1 if rows == 1 else 8 * row_tiles(rows)
-    stored = f"{weights.bits} bits in {weights.group_size}" if weights.bits else "floats"
-    return f"block_matmul {outputs} x {inner}, {stored}, {_short(x.dtype)}, {tile} rows"
 
 
 def row_tiles(rows: int) -> int:
@@ -139,10 +148,6 @@ def unsupported(x: mx.array, weights: Weights) -> str | None:
     ):
         return f"{weights.bits} bits in groups of {weights.group_size}"
     return None if x.dtype in _DTYPES else f"rows in {x.dtype}"
-
-
-def _short(dtype: mx.Dtype) -> str:
-    return str(dtype).removeprefix("mlx.core.")
 
 
 def twin(x: mx.array, weights: Weights) -> mx.array:

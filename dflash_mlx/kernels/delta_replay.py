@@ -5,6 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from .metal import Metal
+from .race import Contest
 
 MAX_KEY_DIMS = 256
 
@@ -26,9 +27,27 @@ def delta_replay(
     `[B, T, Hv]`, all of them as mlx-lm hands them to `gated_delta_update`; `accepted` `[1]` int32,
     which need not be known on the host. Returns a new state; the one given stays as it is.
     """
-    parts = (state, keys, values, gates)
-    if metal is None or not metal.serves("delta_replay", unsupported(*parts)):
-        return twin(state, keys, values, gates, betas, accepted)
+    parts = (state, keys, values, gates, betas, accepted)
+    if metal is None:
+        return twin(*parts)
+    shape = " x ".join(map(str, state.shape[1:]))
+    contest = Contest(
+        f"delta_replay {shape}", lambda: [_kernel(*parts, metal)], lambda: [twin(*parts)]
+    )
+    if not metal.serves("delta_replay", unsupported(state, keys, values, gates), contest):
+        return twin(*parts)
+    return _kernel(*parts, metal)
+
+
+def _kernel(
+    state: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    gates: mx.array,
+    betas: mx.array,
+    accepted: mx.array,
+    metal: Metal,
+) -> mx.array:
     batch, value_heads, value_dims, key_dims = state.shape
     kernel = metal.kernel(
         "delta_replay",

@@ -10,6 +10,7 @@ import mlx.core as mx
 from . import block_matmul
 from .block_matmul import Weights
 from .metal import Metal
+from .race import Contest
 
 MAX_COUNT = 64
 SPAN = 1024
@@ -55,9 +56,51 @@ def draft_head(
     row n of the head is token n. The kernel's logits are float32, the twin's are first rounded to
     the type of `hidden`, as a head's output is.
     """
-    obstacle = unsupported(hidden, weights, count)
-    if metal is None or not metal.serves("draft_head", obstacle):
-        return twin(hidden, weights, count, tokens, multiplier, softcap, noise)
+    call = hidden, weights, count, tokens, multiplier, softcap, noise
+    ranked = by_kernel(*call, metal) if metal else None
+    return twin(*call) if ranked is None else ranked
+
+
+def by_kernel(
+    hidden: mx.array,
+    weights: Weights,
+    count: int,
+    tokens: mx.array | None,
+    multiplier: float,
+    softcap: float | None,
+    noise: Noise | None,
+    metal: Metal,
+) -> Ranked | None:
+    """`draft_head` by the kernel; None where it cannot take the call, or lost the race."""
+    call = hidden, weights, count, tokens, multiplier, softcap, noise
+
+    def scores_alone() -> list[mx.array]:
+        """As a head does without a kernel: all logits, and the best of them."""
+        logits = _logits(hidden, weights, multiplier, softcap)
+        if count == 1:
+            return [logits.max(axis=-1, keepdims=True).astype(hidden.dtype)]
+        return [-mx.sort(-mx.topk(logits, count, axis=-1)).astype(hidden.dtype)]
+
+    obstacle, contest = unsupported(hidden, weights, count), None
+    if obstacle is None and noise is None:
+        contest = Contest(
+            f"draft_head, best {count}, {block_matmul.case(hidden, weights)}",
+            lambda: [_kernel(*call, metal).scores.astype(hidden.dtype)],
+            scores_alone,
+        )
+    return _kernel(*call, metal) if metal.serves("draft_head", obstacle, contest) else None
+
+
+def _kernel(
+    hidden: mx.array,
+    weights: Weights,
+    count: int,
+    tokens: mx.array | None,
+    multiplier: float,
+    softcap: float | None,
+    noise: Noise | None,
+    metal: Metal,
+) -> Ranked:
     rows, vocabulary = hidden.shape[0], weights.shape[0]
     coldness = 1.0 if noise is None else 1.0 / noise.temperature
     numbers = mx.array([multiplier, softcap or 0.0, coldness, 0.0], mx.float32)
@@ -120,9 +163,7 @@ def twin(
     noise: Noise | None = None,
 ) -> Ranked:
     """`draft_head` in plain MLX."""
-    logits = block_matmul.twin(hidden, weights).astype(mx.float32) * multiplier
-    if softcap is not None:
-        logits = mx.tanh(logits / softcap) * softcap
+    logits = _logits(hidden, weights, multiplier, softcap)
     names = mx.arange(weights.shape[0], dtype=mx.int32) if tokens is None else tokens
     names = mx.broadcast_to(names[None], logits.shape)
     scores = logits
@@ -132,3 +173,10 @@ def twin(
     best = mx.take_along_axis(scores, places, axis=-1)
     ids = mx.take_along_axis(names, places, axis=-1)
     return Ranked(ids, best, mx.logsumexp(logits, axis=-1))
+
+
+def _logits(
+    hidden: mx.array, weights: Weights, multiplier: float, softcap: float | None
+) -> mx.array:
+    logits = block_matmul.twin(hidden, weights).astype(mx.float32) * multiplier
+    return logits if softcap is None else mx.tanh(logits / softcap) * softcap

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import mlx.core as mx
 
 from ..errors import DFlashError
+from .race import Contest, Referee
 
 Kernel = Callable[..., list[mx.array]]
 """What `mx.fast.metal_kernel` returns."""
@@ -39,6 +40,11 @@ def source_folder() -> Path:
     raise DFlashError("The Metal sources are missing from this installation: reinstall dflash-mlx.")
 
 
+def short(dtype: mx.Dtype) -> str:
+    """A type's name, without the module's."""
+    return str(dtype).removeprefix("mlx.core.")
+
+
 @cache
 def read_source(name: str, headers: tuple[str, ...] = ()) -> tuple[str, str]:
     """What precedes the kernel `name`, with the shared `headers` first, and its body.
@@ -54,43 +60,41 @@ def read_source(name: str, headers: tuple[str, ...] = ()) -> tuple[str, str]:
 class Metal:
     """The kernels of one device.
 
-    `metal_kernel` builds them (default: MLX's). `ran` counts, by words such as "accept" or
-    "block_attention: twin, 33 rows", which implementation served each call. `lost` are the cases,
-    as ops name them, in which MLX's own kernels won the race (see `race`).
+    `metal_kernel` builds them (default: MLX's); `kernels` are those built so far. `ran` counts, by
+    words such as "accept" or "block_attention: twin, head dim 40", which implementation served each
+    call. With a `referee`, a kernel serves only where it won the `race`; else wherever it can.
     """
 
     def __init__(
         self,
         metal_kernel: Callable[..., Any] = mx.fast.metal_kernel,
-        lost: Collection[str] = (),
+        referee: Referee | None = None,
     ):
         self._metal_kernel = metal_kernel
-        self._kernels: dict[str, Kernel] = {}
-        self.lost = frozenset(lost)
+        self.kernels: dict[str, Kernel] = {}
+        self.referee = referee
         self.ran: Counter[str] = Counter()
 
     def kernel(
         self, name: str, inputs: Sequence[str], outputs: Sequence[str], *headers: str
     ) -> Kernel:
         """The kernel in `metal/<name>.metal`, after the shared `headers`."""
-        if name not in self._kernels:
+        if name not in self.kernels:
             header, body = read_source(name, headers)
-            self._kernels[name] = self._metal_kernel(
+            self.kernels[name] = self._metal_kernel(
                 name=f"dflash_{name}",
                 input_names=list(inputs),
                 output_names=list(outputs),
                 header=header,
                 source=body,
             )
-        return self._kernels[name]
+        return self.kernels[name]
 
-    def serves(self, op: str, obstacle: str | None, case: str | None = None) -> bool:
-        """Whether the kernel takes this call of `op`: unless there is an obstacle, or it is slower.
-
-        `case` names what decides its speed, as in `lost`.
-        """
-        if obstacle is None and case in self.lost:
-            obstacle = "MLX's is faster"
+    def serves(self, op: str, obstacle: str | None, contest: Contest | None = None) -> bool:
+        """Whether the kernel takes this call of `op`: unless there is an obstacle, or it lost."""
+        if obstacle is None and contest is not None and self.referee is not None:
+            verdict = self.referee(contest)
+            obstacle = None if verdict.won else verdict.why_not
         self.ran[op if obstacle is None else f"{op}: twin, {obstacle}"] += 1
         return obstacle is None
 

@@ -8,7 +8,8 @@ from functools import cached_property
 
 import mlx.core as mx
 
-from .metal import MAX_ROWS, MORE_ROWS, Metal
+from .metal import MAX_ROWS, MORE_ROWS, Metal, short
+from .race import Contest
 
 MAX_DIMS = 256
 _DTYPES = (mx.bfloat16, mx.float16, mx.float32)
@@ -59,8 +60,20 @@ def qkv_prologue(
     `projected` `[B, L, (H + 2 H_kv) d]` holds q, k and v side by side; row 0 of each sequence
     stands at `position`. The kernel works in float32 and rounds once, the twin at each operation.
     """
-    if metal is None or not metal.serves("qkv_prologue", unsupported(projected, layer)):
+    if metal is None:
         return twin(projected, position, layer)
+    contest = Contest(
+        f"qkv_prologue {layer.heads} + {layer.kv_heads} heads of {layer.dims},"
+        f" {short(projected.dtype)}",
+        lambda: list(_kernel(projected, position, layer, metal)),
+        lambda: list(twin(projected, position, layer)),
+    )
+    if not metal.serves("qkv_prologue", unsupported(projected, layer), contest):
+        return twin(projected, position, layer)
+    return _kernel(projected, position, layer, metal)
+
+
+def _kernel(projected: mx.array, position: int, layer: Prologue, metal: Metal) -> Heads:
     batch, rows, _ = projected.shape
     heads, kv_heads, dims = layer.heads, layer.kv_heads, layer.dims
     settings = mx.array([position, rows, heads, kv_heads, layer.rotated, 0, 0, 0], mx.int32)

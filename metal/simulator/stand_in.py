@@ -178,6 +178,11 @@ class MetalKernel:
         self.simulator.launches.append(Launch(self.name, grid, threadgroup, counts))
         return [to_mlx(a, d) for a, d in zip(outputs.values(), output_dtypes, strict=True)]
 
+    @property
+    def variants(self) -> list[Kernel]:
+        """What has been compiled: one for each set of types and template arguments."""
+        return list(self._kernels.values())
+
     def _outputs(
         self,
         shapes: Sequence[Sequence[int]],

@@ -8,6 +8,7 @@ import mlx.core as mx
 import pytest
 
 from dflash_mlx.kernels.metal import Metal
+from dflash_mlx.kernels.race import Contest
 from dflash_mlx.target.model import Target
 from tests.families.models import build, config_of
 from tests.target.caches import append, contents
@@ -20,8 +21,8 @@ TEXT = [(13 * i * i + 7 * i + 3) % 120 for i in range(60)]
 class Twins(Metal):
     """No kernel at all: every op is its twin."""
 
-    def serves(self, op: str, obstacle: str | None, case: str | None = None) -> bool:
-        return super().serves(op, obstacle or "no kernel", case)
+    def serves(self, op: str, obstacle: str | None, contest: Contest | None = None) -> bool:
+        return super().serves(op, obstacle or "no kernel")
 
 
 def passes(target: Target, cache: list[Any]) -> list[mx.array]:
