@@ -36,7 +36,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise DFlashError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DFlashError(f"{path} is damaged: it does not hold JSON; fetch it again.") from None
     if not isinstance(value, dict):
         raise DFlashError(f"{path} does not hold a JSON object; fetch it again.")
@@ -56,13 +56,16 @@ def weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
         weight_map = read_json(index).get("weight_map")
-        names = set(weight_map.values()) if isinstance(weight_map, dict) else set()
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise DFlashError(f"{index} is damaged: it names no weights; fetch it again.")
+        names = set(weight_map.values())
         files = sorted(folder / Path(str(name)).name for name in names)
     else:
         files = sorted(folder.glob("*.safetensors"))
     missing = [file.name for file in files if not file.exists()]
     if missing:
-        raise DFlashError(f"{folder} lacks {', '.join(missing)}, which its index names.")
+        why = "which its index names" if index.exists() else "which is a link to nowhere"
+        raise DFlashError(f"{folder} lacks {', '.join(missing)}, {why}: fetch it again.")
     if not files:
         raise DFlashError(f"{folder} has no model.safetensors; other weight formats are not read.")
     return files

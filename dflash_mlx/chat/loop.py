@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..commands.statsline import fold, format_stats, list_stats
-from ..errors import DFlashError
+from ..errors import DFlashError, sentence
 from .keyboard import no_echo
 from .reader import Reader
 from .reply import Reply, show_reply
@@ -80,10 +80,10 @@ class Chat:
                 if not self.reader.at_terminal:
                     raise
                 self.view.say("Ctrl-D or /exit leaves.")
-            except DFlashError as error:
+            except (DFlashError, OSError) as error:
                 if not self.reader.at_terminal:  # a script wants the exit code
                     raise
-                self.view.complain(str(error))
+                self.view.complain(sentence(error) if isinstance(error, OSError) else str(error))
 
     def take(self, line: str) -> None:
         """Do what a line says: a command, or a message to be answered. Raises DFlashError."""

@@ -76,17 +76,18 @@ class MarkdownStream:
             blocks = [token for token in tokens if token.level == 0]
             if not blocks:
                 return pieces
+            lines = whole_lines.split("\n")
+            end = _end_of_first(tokens, blocks, lines)
             if blocks[0].type == "fence":
-                pieces += self._code(whole_lines, blocks[0], len(blocks) > 1)
-            end = _end_of_first(tokens, blocks)
+                pieces += self._code(whole_lines, blocks[0], end is not None)
             if end is None:
                 return pieces
-            lines = whole_lines.split("\n")
             first, whole_lines = "\n".join(lines[:end]) + "\n", "\n".join(lines[end:])
             if blocks[0].type != "fence":
                 pieces.append(self._piece(first))
             self._source = self._source[len(first) :]
-            self._glued = len(blocks) == 1 or end < _line(blocks[1])
+            goes_on = len(blocks) == 1 or end < _line(blocks[1])
+            self._glued = goes_on and blocks[0].type.endswith("list_open")
             self._shown = 0
 
     def _code(self, source: str, fence: Token, finished: bool) -> list[Piece]:
@@ -105,7 +106,7 @@ def _line(token: Token) -> int:
     return token.map[0] if token.map else 0
 
 
-def _end_of_first(tokens: list[Token], blocks: list[Token]) -> int | None:
+def _end_of_first(tokens: list[Token], blocks: list[Token], lines: list[str]) -> int | None:
     """The line after the first finished block or item; None where nothing is finished."""
     items = [token for token in tokens if token.level == 1 and token.type == "list_item_open"]
     if blocks[0].type.endswith("list_open"):
@@ -113,7 +114,20 @@ def _end_of_first(tokens: list[Token], blocks: list[Token]) -> int | None:
         items = [item for item in items if _line(item) < end]
         if len(items) > 1:
             return _line(items[1])
-    return _line(blocks[1]) if len(blocks) > 1 else None
+    if len(blocks) > 1:
+        return _line(blocks[1])
+    return blocks[0].map[1] if blocks[0].map and _is_closed(blocks[0], lines) else None
+
+
+def _is_closed(block: Token, lines: list[str]) -> bool:
+    """Whether a block is code whose closing marks have come."""
+    if block.type != "fence" or not block.map:
+        return False
+    first, end = block.map
+    last = lines[end - 1]
+    marks = last.strip()
+    closes = marks.startswith(block.markup) and not marks.strip(block.markup[0])
+    return closes and end - 1 > first and len(last) - len(last.lstrip()) < 4
 
 
 def settled(source: str) -> str:
@@ -130,4 +144,5 @@ def settled(source: str) -> str:
         return source.removesuffix(marks[0])
     if last.count("`") % 2:
         return source + "`"
-    return source.rstrip("*") + "**" if last.count("**") % 2 else source
+    # A space ahead of the closing marks would keep them from closing anything.
+    return source.rstrip(" *") + "**" if last.count("**") % 2 else source

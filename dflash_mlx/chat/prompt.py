@@ -22,8 +22,8 @@ class PromptReader(Reader):
     at_terminal = True
     whole_lines = False
     keys = (
-        "Enter sends, Alt-Enter or Ctrl-J begins a new line, Up and Down recall, Tab completes.\n"
-        "Ctrl-C stops a reply and keeps its part. Ctrl-D leaves."
+        "Enter sends, Alt-Enter or Ctrl-J begins a new line, Up and Down recall, Tab\n"
+        "completes commands. Ctrl-C stops a reply and keeps its part. Ctrl-D leaves."
     )
 
     def __init__(self, history: Path | None) -> None:

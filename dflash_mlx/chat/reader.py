@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
+from ..errors import UsageError
+
 Complete = Callable[[str], list[str]]
 """From a command that is being typed to what its last word may become."""
 
@@ -51,6 +53,8 @@ class PlainReader(Reader):
         try:
             print("> ", end="", file=sys.stderr, flush=True)
             return input()
+        except UnicodeDecodeError as error:
+            raise UsageError("That was no valid UTF-8: check the terminal's encoding.") from error
         except (EOFError, KeyboardInterrupt):
             print(file=sys.stderr)
             raise

@@ -14,7 +14,7 @@ from .state import read_json, write_json
 
 Message = dict[str, str]
 _FORMAT = 1
-_NAME = re.compile(r"\w[\w .+-]*")
+_NAME = re.compile(r"\w[\w .+-]{0,49}")
 _ROLES = ("system", "user", "assistant")
 
 
@@ -56,7 +56,9 @@ class SavedConversations:
 
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
-            raise UsageError("A name has letters, digits, spaces and . _ + - in it, and no more.")
+            raise UsageError(
+                "A name has up to 50 letters, digits, spaces and . _ + - in it, and no more."
+            )
         return self.folder / f"{name}.json"
 
 
@@ -76,4 +78,9 @@ def _are_messages(value: object) -> TypeGuard[list[Message]]:
     roles = [message.get("role") for message in value]
     talk = roles[1:] if roles[:1] == ["system"] else roles
     in_turn = talk == ["user", "assistant"] * (len(talk) // 2)
-    return in_turn and all(isinstance(message.get("content"), str) for message in value)
+    return in_turn and all(_is_text(message.get("content")) for message in value)
+
+
+def _is_text(value: object) -> bool:
+    """Whether this is a string that UTF-8 can say: JSON may hold halves of characters."""
+    return isinstance(value, str) and value == value.encode(errors="ignore").decode()

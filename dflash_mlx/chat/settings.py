@@ -24,6 +24,8 @@ def read_defaults(path: Path, arguments: type) -> dict[str, Any]:
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from error
     hints = get_type_hints(arguments)

@@ -6,6 +6,7 @@ import difflib
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
@@ -64,12 +65,12 @@ def completions(chat: Chat, text: str) -> list[str]:
 
 def _help(chat: Chat, _argument: str) -> None:
     calls = [f"{command.name} {command.arguments}".rstrip() for command in COMMANDS]
-    width = max(map(len, calls))
-    lines = [
-        f"{call:<{width}}  {command.help}" for call, command in zip(calls, COMMANDS, strict=True)
-    ]
-    short = "A command may be shortened: /h is /help."
-    chat.view.say("\n".join([*lines, "", short, chat.reader.keys]))
+    indent = max(map(len, calls)) + 2
+    lines = [f"{c:<{indent}}{command.help}" for c, command in zip(calls, COMMANDS, strict=True)]
+    if chat.view.width is not None and max(map(len, lines)) > chat.view.width:
+        lines = [f"{c}\n  {command.help}" for c, command in zip(calls, COMMANDS, strict=True)]
+    hints = "Commands may be shortened: /h is /help. TEXT and VALUE may be the word default."
+    chat.view.say("\n".join([*lines, "", hints, chat.reader.keys]))
 
 
 def _new(chat: Chat, _argument: str) -> None:
@@ -143,8 +144,9 @@ def _load(chat: Chat, argument: str) -> None:
         return
     chat.begin(chat.saved.load(argument), argument)
     questions = [m["content"] for m in chat.session.messages if m["role"] == "user"]
-    last = f"; the last question was: {questions[-1]}" if questions else "."
-    chat.view.say(f"Loaded {argument}, with {len(questions)} answers{last}")
+    answers = "1 answer" if len(questions) == 1 else f"{len(questions)} answers"
+    last = f"; the last question was: {shorten(questions[-1], 200)}" if questions else "."
+    chat.view.say(f"Loaded {argument}, with {answers}{last}")
 
 
 def _thinking(chat: Chat, _argument: str) -> None:
@@ -169,7 +171,7 @@ COMMANDS = (
     Command(
         "/system",
         "[TEXT]",
-        "show the instructions ahead of the conversation, or set them (default: the model's)",
+        "show or set the instructions ahead of the talk",
         _system,
         lambda chat: ["default"],
     ),
@@ -177,7 +179,7 @@ COMMANDS = (
     Command(
         "/set",
         "[NAME [VALUE]]",
-        "show the settings, or change one (VALUE may be: default)",
+        "show the settings, or change one",
         _set,
         lambda chat: [knob.name for knob in KNOBS],
     ),

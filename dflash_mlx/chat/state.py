@@ -28,18 +28,23 @@ def private_file(path: Path) -> Path:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a file of mode 0600 in one step, in place of an older one. Raises DFlashError."""
-    new = private_file(path.with_name(f".{path.name}.new"))
+    new = private_file(path.with_name(f".{path.name}.{os.getpid()}.new"))  # chats run side by side
     with writing(path):
-        new.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
-        new.replace(path)
+        try:
+            new.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
+            new.replace(path)
+        finally:
+            new.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises DFlashError where there is none."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DFlashError(f"{path} cannot be read ({error}).") from error
+    except OSError as error:
+        raise DFlashError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise DFlashError(f"{path} is damaged: it does not hold JSON.") from error
     if not isinstance(value, dict):
         raise DFlashError(f"{path} holds no JSON object.")
     return value

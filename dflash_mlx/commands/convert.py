@@ -19,7 +19,7 @@ from ..convert.gguf_source import gguf_report, losses, sketch, usual_bits
 from ..convert.quantize import Quantization
 from ..convert.report import Report
 from ..convert.source import Source
-from ..convert.trial import acceptance, tried_rows, try_model
+from ..convert.trial import acceptance, check_companions, tried_rows, try_model
 from ..convert.upload import upload, write_card
 from ..drafter import Drafter, load_drafter
 from ..errors import DFlashError, UsageError
@@ -103,8 +103,14 @@ class _Job:
         output = self.arguments.output or Path(usual)
         if output.exists() and source.resolve().is_relative_to(output.resolve()):
             raise UsageError(f"{output} holds what is to be converted: choose another -o.")
-        if output.exists() and not (self.arguments.force or self.arguments.dry_run):
-            raise DFlashError(f"{output} exists already: choose another -o, or --force.")
+        if output.exists() and not self.arguments.dry_run:
+            if not self.arguments.force:
+                raise DFlashError(f"{output} exists already: choose another -o, or --force.")
+            if not _replaceable(output):
+                raise UsageError(
+                    f"{output} is no model folder, and --force replaces nothing else: choose"
+                    " another -o."
+                )
         return output
 
     def writing(self, done: int, total: int) -> None:
@@ -161,8 +167,12 @@ class _Folder(_Job):
         if dry:
             self.plan(prepared.report, output)
             return
-        check_space(output.absolute().parent, prepared.nbytes)
-        with atomic_folder(output.absolute(), replace=self.arguments.force) as new:
+        if not prepared.is_drafter:
+            check_companions(folder, source.config)
+        elif self.arguments.target:
+            self._target()  # found, or fetched, before the work begins
+        check_space(output.resolve().parent, prepared.nbytes)
+        with atomic_folder(output.resolve(), replace=self.arguments.force) as new:
             write(prepared, new, self.writing)
             trial = self._try(prepared, new)
             if self.arguments.upload_repo:
@@ -229,8 +239,8 @@ class _Gguf(_Job):
         if self.arguments.dry_run:
             self.plan(report, output)
             return
-        check_space(output.absolute().parent, plan.nbytes)
-        with atomic_folder(output.absolute(), replace=self.arguments.force) as new:
+        check_space(output.resolve().parent, plan.nbytes)
+        with atomic_folder(output.resolve(), replace=self.arguments.force) as new:
             import_gguf(self.path, new, nearly=True, progress=self.writing)
             trial = self._try(new)
         self.finish(report, output, trial)
@@ -248,8 +258,8 @@ class _Gguf(_Job):
             self.plan(draft.report, output)
             return
         scratch_bytes = plan_import(file, floats=True).nbytes
-        check_space(output.absolute().parent, draft.report.nbytes[1] + scratch_bytes)
-        with atomic_folder(output.absolute(), replace=self.arguments.force) as new:
+        check_space(output.resolve().parent, draft.report.nbytes[1] + scratch_bytes)
+        with atomic_folder(output.resolve(), replace=self.arguments.force) as new:
             scratch = new / "scratch"
             scratch.mkdir()
             import_gguf(self.path, scratch, floats=True, progress=self.reading)
@@ -268,6 +278,13 @@ class _Gguf(_Job):
         if self.arguments.upload_repo:
             write_card(new, self.arguments.upload_repo, None)
         return list(try_model(new, self.backend, floats).lines())
+
+
+def _replaceable(folder: Path) -> bool:
+    """Whether a folder holds a model, or nothing, so that nobody loses anything else by it."""
+    if not folder.is_dir():
+        return False
+    return (folder / "config.json").is_file() or not any(folder.iterdir())
 
 
 def _length(acceptance_length: float | None) -> str:

@@ -30,8 +30,11 @@ def open_target(folder: Path, *, only_headers: bool = False) -> Source:
     try:
         model, loaded = load_model(folder, lazy=True, model_config=tied)
     except (ValueError, KeyError, TypeError, RuntimeError, FileNotFoundError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise DFlashError(f"{folder} cannot be loaded as a model: {reason}") from error
+        lacks = f"its config.json lacks {error}" if isinstance(error, KeyError) else str(error)
+        reason = lacks.strip().split("\n")[0].rstrip(".")
+        raise DFlashError(
+            f"{folder} cannot be loaded as a model ({reason}): fetch it again, or choose another."
+        ) from error
     nbytes = sum(info.nbytes for info in infos.values())
     return Source(folder, model, loaded, len(infos), nbytes, notes)
 

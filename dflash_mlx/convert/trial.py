@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -16,7 +17,9 @@ from ..engine.generation import stream
 from ..engine.options import Options, Sampling
 from ..hub.fit import WORKING, loaded_bytes, this_machine
 from ..hub.pairs import PairFolders
-from ..pair import Pair, load_pair
+from ..model_folder import read_optional_json
+from ..pair import Pair, default_sampling, load_pair
+from ..target.load import load_pair_tokenizer
 from .target import open_target
 
 SAMPLE_PROMPT = "The three primary colours are"
@@ -86,6 +89,15 @@ def try_model(folder: Path, backend: Backend, original: Path | None = None) -> T
     return Trial(said, after, original is not None, before)
 
 
+def check_companions(folder: Path, config: dict[str, Any]) -> None:
+    """Raise DFlashError unless what stands beside the weights of a target can be loaded too.
+
+    So that nobody learns after hours of work that the tokenizer was never there.
+    """
+    load_pair_tokenizer(folder, config)
+    default_sampling(read_optional_json(folder / "generation_config.json"))
+
+
 def perplexity_of(folder: Path, tokens: Sequence[int], backend: Backend) -> float | None:
     """The perplexity of the model in `folder`; None where it does not fit in memory."""
     machine = this_machine()
@@ -99,9 +111,10 @@ def perplexity_of(folder: Path, tokens: Sequence[int], backend: Backend) -> floa
 
 def perplexity(model: nn.Module, tokens: Sequence[int]) -> float:
     """How many tokens a model hesitates between at each place of a text: exp of its mean loss."""
-    ids = mx.array(tokens)
+    ids = mx.array(list(tokens))
     logits = model(ids[None])[0, :-1].astype(mx.float32)
-    return float(mx.exp(nn.losses.cross_entropy(logits, ids[1:], reduction="mean")).item())
+    loss = nn.losses.cross_entropy(logits, ids[1:], reduction="mean")
+    return cast(float, mx.exp(loss).item())
 
 
 def tried_rows(target: PairFolders, drafter: Path, backend: Backend) -> bool:

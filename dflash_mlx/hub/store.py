@@ -22,7 +22,8 @@ from pathlib import Path
 from ..errors import DFlashError
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+BLOCKED = {errno.ENOTDIR, errno.EEXIST}
+REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, *BLOCKED}
 
 
 def cache_root() -> Path:
@@ -51,6 +52,7 @@ def claimed(destination: Path) -> Iterator[Path]:
     is removed.
     """
     workshop = destination.parent / f".{destination.name}.partial"
+    made = [folder for folder in destination.parents if not folder.exists()]
     with writing(destination):
         lock = _locked(workshop)
         try:
@@ -63,7 +65,8 @@ def claimed(destination: Path) -> Iterator[Path]:
             _mend(workshop, destination)
             (workshop / "lock").unlink(missing_ok=True)
             with suppress(OSError):
-                workshop.rmdir()
+                for folder in (workshop, *made):  # those that are empty again
+                    folder.rmdir()
             os.close(lock)
 
 
@@ -95,8 +98,9 @@ def writing(place: Path) -> Iterator[None]:
                 " and run again."
             ) from error
         if error.errno in REFUSED:
-            where = Path(error.filename or place)
-            if obstacle := _file_above(where):
+            where = Path(error.filename2 or error.filename or place)  # the second: renamed to
+            obstacle = _file_above(where) if error.errno in BLOCKED else None
+            if obstacle:
                 raise DFlashError(
                     f"{obstacle} is a file where a folder should be: move it away and run again."
                 ) from error

@@ -158,7 +158,7 @@ def test_set_shows_all_and_changes_one(talk: Talk) -> None:
         ("/retry", "Nothing has been asked yet."),
         ("/copy", "There is no answer to copy yet."),
         ("/load nothing", "There is no conversation named nothing"),
-        ("/save a/b", "A name has letters, digits, spaces"),
+        ("/save a/b", "A name has up to 50 letters, digits, spaces"),
         ("/model no/such-model", "no/such-model"),
         ('/model "unclosed', "/model takes a name and perhaps a drafter"),
     ],
@@ -205,7 +205,7 @@ def test_a_saved_conversation_is_loaded_and_goes_on(talk: Talk) -> None:
     second = talk.ask("again").split("\n")[0]
     talk.ask("/new")
     assert talk.ask("/load") == "first one"
-    assert talk.ask("/load first one").startswith("Loaded first one, with 1 answer")
+    assert talk.ask("/load first one").startswith("Loaded first one, with 1 answer; the last")
     assert talk.ask("again").split("\n")[0] == second
     assert "Saved in" in talk.ask("/save")  # under the name that it has
     assert len(json.loads(path.read_text())["messages"]) == 4

@@ -59,6 +59,19 @@ def test_nor_does_it_for_any_mixture(text: str, step: int, columns: int) -> None
     assert shown(text, step, columns) == shown(text, 10_000, columns)
 
 
+@pytest.mark.parametrize("marks", ["```", "~~~~"])
+def test_what_follows_code_is_apart_from_it_from_its_first_letter_on(marks: str) -> None:
+    """And no longer taken for code: its emphasis is shown as such."""
+    glass = Glass()
+    view = view_on(glass)
+    with view.reply():
+        for event in events(f"{marks}\ncode\n{marks}\n\nwords and **more words", 3):
+            view.show(event)
+            if "wor" in glass.text:
+                assert glass.lines[:2] == ["code", ""]
+                assert "*" not in glass.text
+
+
 @pytest.mark.parametrize("rows", [8, 60])
 def test_at_no_moment_is_a_word_missing_or_there_twice(rows: int) -> None:
     """Every word of the text is unlike the others. On a low screen a tall piece shows its end."""

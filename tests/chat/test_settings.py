@@ -48,6 +48,12 @@ def test_keys_are_flags_without_their_dashes(tmp_path: Path) -> None:
     }
 
 
+def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").mkdir()
+    with pytest.raises(UsageError, match=r"config\.toml cannot be read: Is a directory"):
+        read_defaults(tmp_path / "config.toml", ChatArguments)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from dflash_mlx.chat.saved import SavedConversations, name_for_now
 from dflash_mlx.chat.state import PairNames, last_pair, private_file, write_json
 from dflash_mlx.errors import DFlashError, UsageError
+from tests.conftest import ROOT
 
 TALK = [{"role": "user", "content": "hé"}, {"role": "assistant", "content": "ho\n"}]
 
@@ -72,9 +75,9 @@ def test_an_older_conversation_is_only_replaced_if_that_is_wanted(tmp_path: Path
     assert saved.load("talk") == []
 
 
-@pytest.mark.parametrize("name", ["../talk", "a/b", ".hidden", "", "a\nb"])
+@pytest.mark.parametrize("name", ["../talk", "a/b", ".hidden", "", "a\nb", "a" * 51])
 def test_a_name_is_no_path(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="A name has letters"):
+    with pytest.raises(UsageError, match="A name has up to 50 letters"):
         SavedConversations(tmp_path / "inside").save(name, TALK, "m", replace=False)
     assert not (tmp_path / "talk.json").exists()
 
@@ -105,12 +108,32 @@ def test_a_name_that_does_not_exist_gets_a_hint(tmp_path: Path) -> None:
         json.dumps({"format": 1, "messages": [{"role": "user"}]}),
         json.dumps({"format": 1, "messages": TALK[1:]}),
         json.dumps({"format": 1, "messages": [{"role": "tool", "content": "x"}]}),
+        json.dumps({"format": 1, "messages": [{**m, "content": "\ud800"} for m in TALK]}),
+        "[" * 100_000,
     ],
 )
 def test_a_file_that_is_no_conversation_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "talk.json").write_text(content)
     with pytest.raises(DFlashError, match=r"talk\.json"):
         SavedConversations(tmp_path).load("talk")
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from dflash_mlx.chat.state import write_json
+for _ in range(300):
+    write_json(Path(sys.argv[1]) / "a.json", {"text": "x" * 100_000})
+"""
+
+
+def test_two_chats_may_write_the_same_file_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    writers = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    assert json.loads((tmp_path / "a.json").read_text()) == {"text": "x" * 100_000}
+    assert mode(tmp_path / "a.json") == 0o600
 
 
 def test_the_last_pair_is_remembered_with_folders_by_their_full_paths(
@@ -121,6 +144,13 @@ def test_the_last_pair_is_remembered_with_folders_by_their_full_paths(
     assert last_pair(tmp_path) is None
     PairNames("model", "org/drafter").remember(tmp_path)
     assert last_pair(tmp_path) == PairNames(str(tmp_path / "model"), "org/drafter")
+
+
+def test_a_folder_in_a_files_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(DFlashError, match=r"/a\.json cannot be written \(Is a directory\)"):
+        write_json(tmp_path / "a.json", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_a_last_pair_that_is_broken_is_said(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -19,10 +20,13 @@ from prompt_toolkit.output import DummyOutput
 from dflash_mlx import cli
 from dflash_mlx.api import load
 from dflash_mlx.chat.prompt import PromptReader
+from dflash_mlx.chat.reader import PlainReader
 from dflash_mlx.chat.state import write_json
+from dflash_mlx.chat.view import PlainView
 from dflash_mlx.commands.arguments import ChatArguments
 from dflash_mlx.commands.chat import terminal
 from dflash_mlx.engine.options import Options
+from dflash_mlx.hub.fit import GIB, Machine
 from tests.chat.pairs import write_talking_pair
 from tests.chat.terminal import CTRL_C, CTRL_D, ENTER, Terminal
 from tests.conftest import RunCli
@@ -140,6 +144,57 @@ def test_flags_win_over_the_config_file_and_it_over_the_defaults(
     assert re.search("top-k +7 ", err)
     assert re.search("block-size +4 ", err)
     assert re.search("seed +drawn for each reply", err)
+
+
+def test_the_models_own_sampling_is_shown_by_set(tmp_path: Path, piped: Piped) -> None:
+    """And where a model has none, it is greedy."""
+    folders = write_talking_pair(tmp_path / "sampled")
+    _, err = piped.chat(*flags(folders), stdin="/set\n")
+    assert re.search(r"temperature +0\.0\n", err)
+    own = folders.target / "generation_config.json"
+    own.write_text('{"do_sample": true, "temperature": 0.3, "top_k": 5}')
+    _, err = piped.chat(*flags(folders), stdin="/set\n")
+    assert re.search(r"temperature +0\.3\n", err)
+    assert re.search(r"top-k +5\n", err)
+
+
+class Typist(PlainReader):
+    """Somebody at a terminal who types these lines and leaves."""
+
+    def __init__(self, *lines: str) -> None:
+        self._lines = iter(lines)
+
+    def read(self) -> str:
+        try:
+            return next(self._lines)
+        except StopIteration:
+            raise EOFError from None
+
+
+def test_an_error_of_the_system_does_not_end_a_conversation(
+    pair: TinyPair, piped: Piped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", "/disk")
+
+    ends = (Typist("/save a", "/model"), PlainView())
+    monkeypatch.setattr("dflash_mlx.commands.chat.terminal", lambda *_: ends)
+    monkeypatch.setattr("dflash_mlx.chat.saved.write_json", fail)
+    _, err = piped.chat(*flags(pair))
+    assert err.endswith("error: Input/output error (/disk).\ntarget with drafter\n")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_without_a_model_the_best_known_pair_is_named_with_its_command(
+    named: bool, pair: TinyPair, piped: Piped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dflash_mlx.commands.chat.EMBEDDED", str(pair.target))
+    monkeypatch.setattr("dflash_mlx.commands.chat.terminal", lambda *_: (Typist(), PlainView()))
+    monkeypatch.setattr("dflash_mlx.hub.registry.this_machine", lambda: Machine(16 * GIB, True))
+    _, err = piped.chat("--exact", *(["--model", str(pair.target)] if named else []))
+    line = "Qwen3.5-9B is the best known pair for this machine's memory"
+    assert (line in err) is not named
+    assert ("`dflash-mlx models pull Qwen3.5-9B` gets it" in err) is not named
 
 
 def test_a_mistake_in_the_config_file_is_an_error(piped: Piped) -> None:

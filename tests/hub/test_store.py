@@ -148,6 +148,15 @@ def test_a_workshop_that_vanishes_while_it_is_looked_at_is_made_anew(
     assert names(tmp_path) == {"model"}
 
 
+def test_folders_made_on_the_way_go_with_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "a" / "b" / "model"):
+        raise KeyboardInterrupt
+    assert names(tmp_path) == set()
+    with atomic_folder(tmp_path / "a" / "b" / "model"):
+        pass
+    assert (tmp_path / "a" / "b" / "model").is_dir()
+
+
 @pytest.mark.parametrize("below", ["model", "deep/model"])
 def test_a_file_where_a_folder_belongs_is_named(below: str, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
@@ -177,6 +186,12 @@ def test_a_full_disk_is_told(code: int, tmp_path: Path) -> None:
 def test_a_place_that_may_not_be_written_is_told(code: int, tmp_path: Path) -> None:
     with pytest.raises(DFlashError, match=r"/x cannot be written \("), writing(tmp_path):
         raise OSError(code, os.strerror(code), "/x")
+
+
+def test_a_file_that_may_not_be_written_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "history").write_text("")
+    with pytest.raises(DFlashError, match="/history cannot be written"), writing(tmp_path):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / "history"))
 
 
 def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
