@@ -108,8 +108,8 @@ def verify(
 ) -> tuple[list[int], int]:
     """The tokens that a verified block yields: the drafts that are right, and one more choice.
 
-    And how often they were read from the device: once; with processors, which run on the host,
-    once for the drafts and once a token.
+    And how often the host read from the device: once, or twice where the likeliest tokens did not
+    tell; with processors, which run on the host, once for the drafts and once a token.
 
     logits: [L, V] of `block` [L], the last token of `history` and L - 1 drafts. A draft is right
     iff it equals the target's choice at its position. Raises FloatingPointError where the drafter's
@@ -119,10 +119,15 @@ def verify(
     if chooser.processors:
         tokens = chooser.walk(logits, history, _finite(as_ints(drafts)))
         return tokens, 1 + len(tokens)
-    choices = chooser.choose(logits, history, drafts)
-    accepted, *numbers = as_ints(mx.concatenate([accept(choices, block, metal=metal), drafts[:1]]))
-    _finite(numbers[block.size :])  # the first draft stands for all
-    return numbers[: accepted + 1], 1
+    choices, enough = chooser.likely(logits, history, drafts)
+    result = accept(choices, block, metal=metal)
+    accepted, *numbers = as_ints(mx.concatenate([result, enough, drafts[:1]]))
+    _finite(numbers[2 * block.size :])  # the first draft stands for all
+    if all(numbers[block.size :][: accepted + 1]):
+        return numbers[: accepted + 1], 1
+    result = accept(chooser.choose(logits, history, drafts), block, metal=metal)
+    accepted, *numbers = as_ints(result)
+    return numbers[: accepted + 1], 2
 
 
 def _finite(drafts: list[int]) -> list[int]:

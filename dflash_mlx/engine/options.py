@@ -63,6 +63,11 @@ class Sampling:
         return self.temperature == 0
 
     @property
+    def cuts_tail(self) -> bool:
+        """Whether tokens go by their probability: by top-p or min-p."""
+        return self.top_p < 1 or self.min_p > 0
+
+    @property
     def penalizes(self) -> bool:
         """Whether a bias or a penalty moves single tokens' logits."""
         penalties = (self.presence_penalty, self.frequency_penalty)

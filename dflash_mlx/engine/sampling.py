@@ -22,6 +22,9 @@ from .options import Processor, Sampling
 _DRAFT_CANDIDATES = 64
 """How many of its tokens a drafter ranks when sampling: they only guess, so fewer cost nothing."""
 
+_FIRST_CANDIDATES = 256
+"""How many tokens are ranked for top-p and min-p before all of them are."""
+
 _GROUP = 64
 """Tokens of a group when ranking; vocabularies are padded to multiples of it."""
 
@@ -43,7 +46,20 @@ class Chooser:
         logits = _penalized(logits.astype(mx.float32), self.sampling, history, drafts)
         if self.sampling.greedy:
             return mx.argmax(logits, axis=-1).astype(mx.int32)
-        return _sample(logits, None, self.sampling, self.key, len(history))
+        return _sample(logits, None, self.sampling, self.key, len(history))[0]
+
+    def likely(
+        self, logits: mx.array, history: Sequence[int], drafts: mx.array
+    ) -> tuple[mx.array, mx.array]:
+        """As `choose`, looking at each row's likeliest tokens only, and whether that was enough.
+
+        Both are [L] int32; where the second is 1, the first is the choice. A whole vocabulary takes
+        long to rank, and top-p and min-p seldom keep more than a few tokens of it.
+        """
+        if self.sampling.greedy or not self.sampling.cuts_tail:
+            return self.choose(logits, history, drafts), mx.ones(logits.shape[0], mx.int32)
+        logits = _penalized(logits.astype(mx.float32), self.sampling, history, drafts)
+        return _sample(logits, None, self.sampling, self.key, len(history), _FIRST_CANDIDATES)
 
     def draft(
         self, logits: mx.array, history: Sequence[int], head: DraftHead | None = None
@@ -64,7 +80,7 @@ class Chooser:
         places = _largest(logits, min(_DRAFT_CANDIDATES, logits.shape[-1]))
         likeliest = mx.take_along_axis(logits, places, axis=-1)
         ids = places if head is None else head.ids[places]
-        return _sample(likeliest, ids, self.sampling, self.key, len(history))
+        return _sample(likeliest, ids, self.sampling, self.key, len(history))[0]
 
     def draft_path(
         self,
@@ -93,7 +109,7 @@ class Chooser:
         """As `draft`, from each row's best tokens `ids` [n, K] alone and their logits."""
         if self.sampling.greedy:
             return ids[:, 0]
-        return _sample(logits, ids, self.sampling, self.key, len(history))
+        return _sample(logits, ids, self.sampling, self.key, len(history))[0]
 
     def picking(self, history: Sequence[int]) -> Pick:
         """How a walk (DFlash 2) picks among a row's candidates, for the tokens after `history`."""
@@ -102,7 +118,7 @@ class Chooser:
             if self.sampling.greedy:
                 best = mx.argmax(scores, axis=-1, keepdims=True)
                 return mx.take_along_axis(ids, best, axis=-1)[:, 0].astype(mx.int32)
-            return _sample(scores, ids, self.sampling, self.key, len(history) + row)
+            return _sample(scores, ids, self.sampling, self.key, len(history) + row)[0]
 
         return pick
 
@@ -118,8 +134,11 @@ class Chooser:
             scores = logits[row].astype(mx.float32)
             for process in self.processors:
                 scores = process(tokens, scores)
-            choice = self.choose(scores[None], tokens, mx.zeros([0], mx.int32))
-            token = cast(int, choice.item())
+            none = mx.zeros([0], mx.int32)
+            choice, enough = self.likely(scores[None], tokens, none)
+            token, known = cast("list[int]", mx.concatenate([choice, enough]).tolist())
+            if not known:
+                token = cast(int, self.choose(scores[None], tokens, none).item())
             chosen.append(token)
             if token != draft:
                 break
@@ -128,35 +147,49 @@ class Chooser:
 
 
 def _sample(
-    logits: mx.array, ids: mx.array | None, sampling: Sampling, key: Key, position: int
-) -> mx.array:
+    logits: mx.array,
+    ids: mx.array | None,
+    sampling: Sampling,
+    key: Key,
+    position: int,
+    most: int | None = None,
+) -> tuple[mx.array, mx.array]:
     """[L] int32 from float32 logits [L, K] of the tokens `ids` [L, K] (None: of all, in order).
 
     Row j is for absolute position `position + j`. Top-p, min-p and top-k each keep the first so
     many of the tokens ranked by untempered probability, so together they keep the fewest of the
-    three: the set that mlx-lm's order keeps, and with top-k only K tokens need ranking.
+    three: the set that mlx-lm's order keeps, and with top-k only K tokens need ranking. At `most`
+    so many are ranked; the second result, [L] int32, is 1 where that was enough to know all that
+    are kept.
     """
     scores = logits * (1.0 / sampling.temperature)
-    if sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0:
-        places = _ranked(logits, min(sampling.top_k or logits.shape[-1], logits.shape[-1]))
+    enough = mx.ones(logits.shape[0], mx.int32)
+    if sampling.top_k or sampling.cuts_tail:
+        wanted = min(sampling.top_k or logits.shape[-1], logits.shape[-1])
+        count = min(wanted, most or wanted)
+        places = _ranked(logits, count)
         ranked = mx.take_along_axis(logits, places, axis=-1)
         keep = ranked >= ranked[:, :1] + (math.log(sampling.min_p) if sampling.min_p else -mx.inf)
         if sampling.top_p < 1:
             logprobs = ranked - mx.logsumexp(logits, axis=-1, keepdims=True)
             keep &= mx.cumsum(mx.exp(logprobs), axis=-1, inclusive=False) < sampling.top_p
+        if count < wanted:
+            # The least that is kept must beat the last that was ranked: others may equal that one.
+            least = mx.where(keep, ranked, mx.inf).min(axis=-1)
+            enough = (least > ranked[:, -1]).astype(mx.int32)
         scores = mx.where(keep, mx.take_along_axis(scores, places, axis=-1), -mx.inf)
         ids = places if ids is None else mx.take_along_axis(ids, places, axis=-1)
     elif ids is None:
         ids = mx.broadcast_to(mx.arange(logits.shape[-1])[None], logits.shape)
     best = mx.argmax(scores + gumbel(key, position, ids), axis=-1, keepdims=True)
-    return mx.take_along_axis(ids, best, axis=-1)[:, 0].astype(mx.int32)
+    return mx.take_along_axis(ids, best, axis=-1)[:, 0].astype(mx.int32), enough
 
 
 def _ranked(logits: mx.array, count: int) -> mx.array:
-    """Ids [L, count] of the largest logits, largest first."""
+    """Ids [L, count] of the largest logits, largest first, and equal ones by id."""
     if count == logits.shape[-1]:
         return mx.argsort(-logits, axis=-1)
-    ids = _largest(logits, count)
+    ids = mx.sort(_largest(logits, count), axis=-1)
     order = mx.argsort(-mx.take_along_axis(logits, ids, axis=-1), axis=-1)
     return mx.take_along_axis(ids, order, axis=-1)
 

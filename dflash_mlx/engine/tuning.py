@@ -119,8 +119,8 @@ def _verification(context: Context, chooser: Chooser, rows: int) -> None:
     block = mx.array([_last(context)] * rows, mx.int32)
     with context.target.round(context.cache, rows) as turn:
         logits, taps = turn.forward(block[None])
-        choices = chooser.choose(logits[0], [*context.tokens, _last(context)], block[1:])
-        mx.eval(choices, [] if taps is None else taps)
+        choices, enough = chooser.likely(logits[0], [*context.tokens, _last(context)], block[1:])
+        mx.eval(choices, enough, [] if taps is None else taps)
 
 
 def _draft(context: Context, chooser: Chooser, rows: int) -> None:

@@ -13,6 +13,7 @@ from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logi
 from scipy.stats import chisquare
 
 from dflash_mlx.backend import prepare
+from dflash_mlx.engine.decode import as_ints, verify
 from dflash_mlx.engine.options import Sampling
 from dflash_mlx.engine.sampling import Chooser, _largest, _penalized
 
@@ -241,3 +242,54 @@ def test_a_drafter_is_penalized_for_what_came_before_its_block(sampling: Samplin
     guesses = chooser.draft(logits, history).tolist()
 
     assert guesses == [chooser.choose(logits[j : j + 1], history, none).item() for j in range(5)]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=1.1, top_p=0.9),
+        Sampling(temperature=1.1, min_p=0.02),
+        Sampling(temperature=0.9, top_p=0.97, min_p=0.001),
+        Sampling(temperature=0.9, top_p=0.9, top_k=1000),
+        Sampling(temperature=0.9, top_p=0.9, frequency_penalty=1.0),
+    ],
+)
+@pytest.mark.parametrize("coarse", [False, True], ids=["distinct", "many are equal"])
+def test_the_likeliest_tokens_are_enough_or_said_not_to_be(
+    sampling: Sampling, coarse: bool
+) -> None:
+    """Rows from flat to sharp: the choice is the same wherever it is said to be known."""
+    sharpness = mx.array([0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0] * 5)[:, None]
+    logits = mx.random.normal((40, 2048), key=mx.random.key(9)) * sharpness
+    logits = mx.round(logits * 2) / 2 if coarse else logits
+    chooser, drafts = Chooser(sampling, (5, 6)), mx.zeros([39], mx.int32)
+
+    choices, enough = chooser.likely(logits, [3, 4], drafts)
+
+    known = np.array(enough) == 1
+    truth = np.array(chooser.choose(logits, [3, 4], drafts))
+    assert 0 < known.sum() < 40
+    assert (np.array(choices)[known] == truth[known]).all()
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0), SAMPLINGS["top-k"]])
+def test_where_no_tail_is_cut_the_first_look_is_the_last(sampling: Sampling) -> None:
+    logits = mx.random.normal((5, 2048), key=mx.random.key(2))
+    chooser, drafts = Chooser(sampling, (5, 6)), mx.zeros([4], mx.int32)
+
+    choices, enough = chooser.likely(logits, [3], drafts)
+
+    assert enough.tolist() == [1] * 5
+    assert choices.tolist() == chooser.choose(logits, [3], drafts).tolist()
+
+
+@pytest.mark.parametrize("flat_row", range(4))
+def test_a_round_reads_again_only_where_a_row_that_counts_is_not_known(flat_row: int) -> None:
+    """Rows behind the first wrong draft decide nothing."""
+    logits = mx.random.normal((4, 2048), key=mx.random.key(1)) * 20
+    logits[flat_row] = logits[flat_row] * 0.001
+    chooser, history = Chooser(Sampling(temperature=1.0, top_p=0.9), (8, 9)), [7]
+    truth = as_ints(chooser.choose(logits, history, mx.zeros([3], mx.int32)))
+    block = mx.array([7, truth[0], truth[1] + 1, 0], mx.int32)  # the second draft is wrong
+
+    assert verify(logits, history, block, chooser) == (truth[:2], 2 if flat_row < 2 else 1)
