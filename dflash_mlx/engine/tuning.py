@@ -1,8 +1,9 @@
 """What a pair learns of the machine it runs on: the costs of its rounds, and which blocks pay.
 
 The costs are measured behind a real context, once for every order of magnitude of its length, and
-kept in a file for the chip, the pair and all else that they depend on. A measurement is a round
-that is never committed, so the context stays as it was.
+kept in a file for the chip, the pair and all else that they depend on, unless the machine was so
+busy that they cannot be trusted. A measurement is a round that is never committed, so the context
+stays as it was.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from statistics import median
 
 import mlx.core as mx
 
@@ -25,6 +27,8 @@ _SECONDS = 2.0
 """How long a measurement goes on, if every count of rows was timed once."""
 _REPEATS = 4
 """How often each count of rows is timed at most; the least counts, as others hold disturbances."""
+_STEADY = 1.25
+"""How much more than the least the next of these timings may be, or something else was running."""
 
 
 class Tuning:
@@ -66,8 +70,9 @@ class Tuning:
         if costs.covers(length):
             return 0.0
         begin = clock()
-        costs.add(length, time_rounds(context, chooser, costs.rows_to_measure(), clock))
-        if file := self._file(chooser.sampling.greedy):
+        timings, steady = time_rounds(context, chooser, costs.rows_to_measure(), clock)
+        costs.add(length, timings)
+        if steady and (file := self._file(chooser.sampling.greedy)):
             with suppress(OSError):  # where nothing can be kept, it is measured anew next time
                 write_costs(file, costs, self._facts)
         return clock() - begin
@@ -81,25 +86,31 @@ def time_rounds(
     chooser: Chooser,
     rows: Sequence[int],
     clock: Callable[[], float] = time.perf_counter,
-) -> Timings:
+) -> tuple[Timings, bool]:
     """Seconds of a verification and of a draft behind `context`, for these counts of rows.
 
-    The smallest and the largest count are always timed, others as long as there is time.
+    The smallest and the largest count are timed twice, others as long as there is time. The second
+    result tells whether repeated timings agree: on a busy machine they do not.
     """
     end = clock() + _SECONDS
     ends = (rows[0], rows[-1])
     order = [*dict.fromkeys(ends), *(count for count in rows if count not in ends)]
-    timings: dict[int, tuple[float, float]] = {}
+    times: dict[int, list[tuple[float, float]]] = {count: [] for count in order}
     for _ in range(_REPEATS):
         for count in order:
-            if clock() > end and all(each in timings for each in ends):
-                return timings
-            verify, draft = timings.get(count, (float("inf"), float("inf")))
-            timings[count] = (
-                min(verify, _seconds(_verification, context, chooser, count, clock)),
-                min(draft, _seconds(_draft, context, chooser, count, clock)),
-            )
-    return timings
+            needed = count in ends and len(times[count]) < 2
+            if needed or clock() <= end:
+                verify = _seconds(_verification, context, chooser, count, clock)
+                draft = _seconds(_draft, context, chooser, count, clock)
+                times[count].append((verify, draft))
+    timings = {
+        count: (min(verify for verify, _ in of_count), min(draft for _, draft in of_count))
+        for count, of_count in times.items()
+        if of_count
+    }
+    repeated = [sorted(verify for verify, _ in of_count)[:2] for of_count in times.values()]
+    spreads = [pair[1] / pair[0] for pair in repeated if len(pair) == 2]
+    return timings, median(spreads) < _STEADY
 
 
 def _seconds(

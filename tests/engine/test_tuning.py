@@ -38,7 +38,7 @@ def ticking(step: float = 0.001) -> Callable[[], float]:
 def test_a_measured_context_is_as_it_was(chooser: Chooser, window: int | None) -> None:
     context, untouched = after_prompt(window), after_prompt(window)
 
-    timings = time_rounds(context, chooser, [1, 2, 8, 16])
+    timings, _ = time_rounds(context, chooser, [1, 2, 8, 16])
 
     assert sorted(timings) == [1, 2, 8, 16]
     assert all(verify > 0 for verify, _ in timings.values())
@@ -54,29 +54,49 @@ def test_a_measured_context_is_as_it_was(chooser: Chooser, window: int | None) -
 
 
 def test_a_context_without_tokens_can_be_measured() -> None:
-    assert time_rounds(Context(TARGET, random_drafting(TARGET)), GREEDY, [1, 4])[4][0] > 0
+    timings, _ = time_rounds(Context(TARGET, random_drafting(TARGET)), GREEDY, [1, 4])
+
+    assert timings[4][0] > 0
 
 
 def test_a_slow_machine_is_measured_at_the_ends_alone() -> None:
-    assert sorted(time_rounds(after_prompt(), GREEDY, [1, 2, 4, 16], ticking(1.0))) == [1, 16]
+    timings, steady = time_rounds(after_prompt(), GREEDY, [1, 2, 4, 16], ticking(1.0))
+
+    assert sorted(timings) == [1, 16]
+    assert steady
+
+
+def stalling(every: int) -> Callable[[], float]:
+    """A clock of a machine that now and then does something else for long."""
+    seconds = 0.0
+    readings = count()
+
+    def clock() -> float:
+        nonlocal seconds
+        seconds += 0.001 if next(readings) % every else 0.1
+        return seconds
+
+    return clock
 
 
 def test_the_least_of_several_timings_counts() -> None:
     """What else the machine does only ever adds."""
-    ticks = ticking()
-    stalls = iter([5.0, 0.0] * 1000)
-    late = 0.0
-
-    def clock() -> float:
-        nonlocal late
-        late += next(stalls) if len(readings) in (2, 7) else 0
-        readings.append(0)
-        return ticks() + late
-
-    readings: list[int] = []
-    timings = time_rounds(after_prompt(), GREEDY, [1, 2], clock)
+    timings, steady = time_rounds(after_prompt(), GREEDY, [1, 2], stalling(every=17))
 
     assert max(max(pair) for pair in timings.values()) == pytest.approx(0.001)
+    assert steady
+
+
+def test_what_was_measured_on_a_busy_machine_serves_but_is_not_kept(tmp_path: Path) -> None:
+    """Else one bad minute would decide for ever."""
+    context, tuning = after_prompt(), Tuning(4, {}, tmp_path)
+    bumpy = iter(1.7**i for i in range(1000))
+
+    assert tuning.measure(context, GREEDY, lambda: next(bumpy)) > 0
+    assert tuning.measure(context, GREEDY, ticking()) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert Tuning(4, {}, tmp_path).measure(context, GREEDY, ticking()) > 0
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_machine_is_measured_once_for_each_magnitude_of_context(tmp_path: Path) -> None:
