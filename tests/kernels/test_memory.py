@@ -1,7 +1,7 @@
 """No round copies a cache: what is written is read in the same evaluation, in that order.
 
 MLX copies an array that is written while its old version is still wanted. Simulated kernels read
-at once and would hide that, so here kernels are stand-ins: they compute nothing, as lazily as MLX's.
+at once and would hide that, so here kernels are stand-ins: they compute nothing, as lazily as those.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def lazy_kernel(**_: Any) -> Any:
         output_dtypes: Sequence[mx.Dtype],
         **_: Any,
     ) -> list[mx.array]:
-        word = sum(array.reshape(-1)[:1].astype(mx.float32) for array in inputs)
+        words = [array.reshape(-1)[:1].astype(mx.float32) for array in inputs]
+        word = mx.concatenate(words).sum()
         return [
             mx.broadcast_to(word.astype(dtype), shape) + mx.zeros(shape, dtype)
             for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
