@@ -28,6 +28,7 @@ def load(
     dtype: str | None = None,
     exact: bool = False,
     kv_bits: int | None = None,
+    context: int | None = None,
     cache_dir: Path | None = None,
     progress: SetupProgress | None = None,
 ) -> Pair:
@@ -38,6 +39,8 @@ def load(
     dtype: of activations and float weights: "float32", "bfloat16" or "float16"; None suits the
     machine. exact: only run where k rows give the same bits as k single rows.
     kv_bits: 4 or 8 keep keys and values of the context quantized, which some models cannot.
+    context: the longest conversation, in tokens, for target and drafter alike; by default as the
+    model was made for. A model that has no room for it (by default for 4,096) is not fetched.
     cache_dir: where the embedded model is kept, and what rounds cost on this machine; by default
     ~/.cache/dflash-mlx.
     progress: told how a first set-up of the embedded pair goes.
@@ -49,7 +52,11 @@ def load(
     from .hub.store import cache_root
     from .pair import load_pair
 
-    names = resolve_pair(model, draft_model, progress, root=cache_dir)
+    if context is not None and context < 2:
+        raise UsageError(f"context must be 2 tokens or more; it is {context}.")
+    names = resolve_pair(
+        model, draft_model, progress, root=cache_dir, context=context, kv_bits=kv_bits
+    )
     return load_pair(names, dtype, backend, kv_bits, (cache_dir or cache_root()) / "costs")
 
 

@@ -13,6 +13,7 @@ import mlx.nn as nn
 from jinja2 import TemplateError
 from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
+from tokenizers import Tokenizer
 
 from .backend import Backend
 from .drafter import Drafter, load_drafter
@@ -30,6 +31,7 @@ from .engine.thinking import thinking_tags
 from .engine.tuning import Tuning
 from .errors import DFlashError, UsageError
 from .hub.pairs import PairFolders
+from .hub.registry import base_name, pair_of_drafter
 from .kernels.metal import MAX_ROWS
 from .model_folder import read_optional_json
 from .row_convention import settle_rows
@@ -176,6 +178,7 @@ def load_pair(
             serve(drafter, metal)
     taps = drafter.config.target_layer_ids if drafter else ()
     target = Target(model_, config, taps, kv_bits, metal)
+    target.asked_context = names.context
     tokenizer = load_pair_tokenizer(names.model_folder, config)
     generation_config = read_optional_json(names.model_folder / "generation_config.json")
     stop_tokens = stop_token_ids(
@@ -185,6 +188,7 @@ def load_pair(
         reason = None if names.chosen else target.rollback_refusal()
         if reason is None:
             check_pair(target, drafter, stop_tokens)
+            check_tokenizers(names, tokenizer)
         else:
             drafter = None
             names = replace(names, draft_model=None, note=f"decoding plainly: {reason}")
@@ -234,6 +238,41 @@ def check_pair(target: Target, drafter: Drafter, stop_tokens: frozenset[int] = f
         raise DFlashError(f"This target cannot draft: {reason}. Use --no-draft.")
 
 
+_STRANGERS = 0.01
+"""Share of the ids that may stand for other tokens: a few may be spelled in another way."""
+
+
+def check_tokenizers(names: PairFolders, tokenizer: TokenizerWrapper) -> None:
+    """Raise DFlashError where the drafter's folder holds a tokenizer of other tokens."""
+    file = names.draft_folder / "tokenizer.json" if names.draft_folder else None
+    if file is None or not file.exists():
+        return
+    try:
+        theirs = Tokenizer.from_file(str(file)).get_vocab()
+    except Exception as error:  # the library raises nothing more precise
+        raise DFlashError(f"{file} cannot be read ({error}): fetch the drafter again.") from error
+    ours = tokenizer.get_vocab()
+    both = ours.keys() & theirs.keys()
+    strangers = sum(ours[token] != theirs[token] for token in both) + len(theirs) - len(both)
+    if strangers > _STRANGERS * len(theirs):
+        raise DFlashError(
+            f"Drafter and target are not a pair: {strangers:,} of the {len(theirs):,} tokens of the"
+            " drafter's tokenizer are others than the target's. Choose another --draft-model, or"
+            " --no-draft."
+        )
+
+
+def _stranger(names: PairFolders, drafter: Drafter | None) -> str | None:
+    """A note where a drafter was made for a target of another name, which may fit all the same."""
+    known = pair_of_drafter(names.draft_model or "")
+    made_for = known.name if known else drafter.config.target_model if drafter else None
+    also = known.also if known else ()
+    named = {base_name(name) for name in (made_for, *also) if name}
+    if drafter is None or not named or base_name(names.model) in named:
+        return None
+    return f"the drafter was made for {made_for}: with {names.model} fewer drafts may hit"
+
+
 def default_sampling(generation_config: Mapping[str, Any]) -> Sampling:
     """How the model's `generation_config.json` wants it sampled; greedy where it does not say."""
     if generation_config.get("do_sample") is False or "temperature" not in generation_config:
@@ -250,7 +289,8 @@ def default_sampling(generation_config: Mapping[str, Any]) -> Sampling:
     try:
         return Sampling(**given)
     except (UsageError, TypeError) as error:
-        raise DFlashError(f"The model's generation_config.json cannot be used: {error}") from error
+        why = error if isinstance(error, UsageError) else "a value of it is no number."
+        raise DFlashError(f"The model's generation_config.json cannot be used: {why}") from error
 
 
 _CARD_SWITCH = re.compile(r"enable_thinking\W{1,4}(true|false)", re.IGNORECASE)
@@ -295,6 +335,7 @@ def _configuration(
     backend: Backend,
 ) -> Configuration:
     name = str(target.dtype).removeprefix("mlx.core.")
+    stranger = _stranger(names, drafter)
     draft_name = str(drafter.norm.weight.dtype).removeprefix("mlx.core.") if drafter else None
     return Configuration(
         model=names.model,
@@ -307,6 +348,6 @@ def _configuration(
         exact=backend.exact,
         block_size=drafter.config.verified_rows if drafter else 1,
         kernels=STOCK_KERNELS,
-        notes=backend.notes + ((names.note,) if names.note else ()),
+        notes=(*backend.notes, *(n for n in (names.note, stranger, names.memory) if n)),
         draft_vocab=len(drafter.config.draft_vocab or ()) or None if drafter else None,
     )

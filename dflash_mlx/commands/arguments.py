@@ -117,6 +117,13 @@ class PairArguments:
         KvBits | None,
         Option(help="Keep the context's keys and values in so many bits. (default: as computed)"),
     ] = None
+    context: Annotated[
+        int | None,
+        Option(
+            metavar="TOKENS",
+            help="The longest conversation to make room for. (default: the model's own)",
+        ),
+    ] = None
     cache_dir: CacheDir = None
 
 

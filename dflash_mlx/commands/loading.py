@@ -35,6 +35,7 @@ def load_for(arguments: PairArguments) -> Pair:
             dtype=arguments.dtype,
             exact=arguments.exact,
             kv_bits=int(arguments.kv_bits) if arguments.kv_bits else None,
+            context=arguments.context,
             cache_dir=arguments.cache_dir,
             progress=tell,
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DFlashError
+from ..model_folder import read_json
 from .resume import fetch_file, large_files, partial_bytes
 from .store import check_space, in_words, writing
 from .wheel import SetupProgress
@@ -49,6 +50,20 @@ def missing_bytes(name: str) -> int:
     """Bytes of `name` that are not on this machine yet, by the hub. Raises DFlashError."""
     with _explained(name):
         return _size(_missing_files(name)) - partial_bytes(_place(name))
+
+
+def preview(name: str) -> tuple[dict[str, Any], int]:
+    """The config of a repository, and the bytes of its weights by the hub's list: nothing else.
+
+    Raises DFlashError where there is none.
+    """
+    from huggingface_hub import hf_hub_download, snapshot_download
+
+    with _explained(name):
+        files = snapshot_download(name, **CHOSEN, dry_run=True, tqdm_class=_reporter())
+        folder = Path(hf_hub_download(name, "config.json")).parent
+    weights = (file for file in files if file.filename.endswith(".safetensors"))
+    return read_json(folder / "config.json"), sum(file.file_size or 0 for file in weights)
 
 
 def fetch_repository(name: str, progress: SetupProgress) -> Path:

@@ -18,6 +18,8 @@ CONTEXT = 4096
 WORKING = GIB
 """Bytes for what is neither weights nor caches, an estimate: activations of a chunk of prefill,
 the logits of a block, buffers that MLX keeps for reuse, windows and recurrent states."""
+CHUNK = 512
+"""Rows of a chunk of prefill, at most."""
 _FLOATS = {"F64", "F32", "F16", "BF16"}
 
 
@@ -84,6 +86,29 @@ class Need:
     def longest_context(self, machine: Machine) -> int:
         """How many tokens of context `machine` has room for; 0 where the weights are too much."""
         return max(0, (machine.usable - self.weights - WORKING) // max(1, self.token_bytes))
+
+
+def kv_bytes(shape: CacheShape, float_bytes: int, bits: int | None) -> int:
+    """Bytes of one token's keys and values, in `bits` with a scale and a bias for every 64."""
+    if bits is None:
+        return shape.token_bytes(float_bytes)
+    return round(shape.token_bytes(1) * (bits / 8 + 2 * float_bytes / 64))
+
+
+def prefill_bytes(config: Mapping[str, Any], context: int, machine: Machine) -> int:
+    """Bytes for a chunk of prefill, and for what is neither weights nor caches: an estimate.
+
+    A layer's activations and, where attention is not fused (on a CPU; on Metal for heads wider
+    than 128), its scores over the whole context; never less than `WORKING`.
+    """
+    text = {**config, **(config.get("text_config") or {})}
+    hidden, heads = text.get("hidden_size") or 0, text.get("num_attention_heads") or 0
+    wide = text.get("intermediate_size") or 4 * hidden
+    activations = CHUNK * (8 * hidden + 3 * wide) * machine.float_bytes
+    shape = cache_shape(config)
+    fused = machine.metal and shape is not None and shape.head_dim <= 128
+    scores = 0 if fused else CHUNK * context * heads * 4
+    return max(WORKING, activations + scores)
 
 
 def affine_bytes(parameters: float, bits: int = 4, group_size: int = 64) -> int:

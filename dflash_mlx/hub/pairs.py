@@ -9,6 +9,7 @@ from ..errors import DFlashError
 from .embedded import SetupProgress, drafter_folder
 from .registry import known_pair, pair_of_drafter
 from .resolve import Resolved, resolve
+from .room import Room, check_room, room_for
 
 AUTO = "auto"
 
@@ -17,7 +18,8 @@ AUTO = "auto"
 class PairFolders:
     """Local folders of a pair and the names to show for them; no drafter means plain decoding.
 
-    `note` is a line for a person who might have expected a drafter. `thinking` is the mode that
+    `note` is a line for a person who might have expected a drafter, `memory` one that sums up what
+    the pair takes; `context` is the longest that was asked for. `thinking` is the mode that
     the drafter is known to be trained in, for a folder that does not say. `chosen` says that a
     person named the drafter: then it must draft.
     """
@@ -29,6 +31,8 @@ class PairFolders:
     note: str | None = None
     thinking: bool | None = None
     chosen: bool = False
+    memory: str | None = None
+    context: int | None = None
 
 
 def resolve_pair(
@@ -37,24 +41,57 @@ def resolve_pair(
     progress: SetupProgress | None = None,
     *,
     root: Path | None = None,
+    context: int | None = None,
+    kv_bits: int | None = None,
 ) -> PairFolders:
     """Find both halves, setting up or downloading what is not there.
 
     `draft_model` "auto" is the drafter that is known for the model; without one that can be had,
     the note says why the pair decodes plainly. None is none; a name that cannot be had is an
-    error, never plain decoding. `root` is where the embedded model is kept. Raises DFlashError.
+    error, never plain decoding. `root` is where the embedded model is kept. What does not fit in
+    memory with `context` tokens is not fetched. Raises DFlashError.
     """
+    draft_model, room, crowded = _with_room(model, draft_model, context, kv_bits)
     target = resolve(model, "target", progress, root=root)
     known = known_pair(target.name)  # plainly too, the prompt is the one that drafting would have
-    plain = PairFolders(target.name, target.folder, thinking=known.thinking if known else None)
+    memory = room.line if room else None
+    plain = PairFolders(
+        target.name,
+        target.folder,
+        thinking=known.thinking if known else None,
+        note=crowded,
+        memory=memory,
+        context=context,
+    )
     if draft_model is None:
         return plain
     if draft_model != AUTO:
-        return replace(_paired(target, resolve(draft_model, "drafter", progress)), chosen=True)
+        paired = _paired(target, resolve(draft_model, "drafter", progress))
+        return replace(paired, chosen=True, memory=memory, context=context)
     try:
-        return _paired(target, known_drafter(target, progress))
+        paired = _paired(target, known_drafter(target, progress))
+        return replace(paired, memory=memory, context=context)
     except DFlashError as reason:
         return replace(plain, note=f"decoding plainly: {reason}")
+
+
+def _with_room(
+    model: str | Path | None,
+    draft_model: str | Path | None,
+    context: int | None,
+    kv_bits: int | None,
+) -> tuple[str | Path | None, Room | None, str | None]:
+    """The drafter that there is room for, what the pair takes, and a note where it is left out."""
+    room = room_for(model, draft_model, context, kv_bits)
+    if room is None or model is None:
+        return draft_model, room, None
+    if draft_model == AUTO and room.fetched and not room.fits:
+        alone = room_for(model, None, context, kv_bits)
+        if alone is not None and alone.fits:
+            note = f"decoding plainly: there is no room for the drafter ({room.line})"
+            return None, alone, note
+    check_room(room, model)
+    return draft_model, room, None
 
 
 def known_drafter(target: Resolved, progress: SetupProgress | None = None) -> Resolved:

@@ -51,6 +51,7 @@ class Target:
         self.tap_ids = tuple(tap_ids)
         self._kv_bits = kv_bits
         self._kv_group = group_size(model, kv_bits) if kv_bits is not None else 64
+        self.asked_context: int | None = None
         self.body = _body(model)
         self.embedding = _embedding(self.body)
         layers = self.body.layers
@@ -85,9 +86,13 @@ class Target:
 
     @property
     def context_limit(self) -> int | None:
-        """The longest context that the model was made for, in tokens; None if it does not say."""
+        """The longest context, in tokens: what was asked for, at most what the model was made for.
+
+        None where neither says.
+        """
         limit = self.text_config.get("max_position_embeddings")
-        return int(limit) if limit else None
+        limits = [int(each) for each in (limit, self.asked_context) if each]
+        return min(limits, default=None)
 
     @property
     def head_module(self) -> nn.Module:
