@@ -1,7 +1,7 @@
 """No round copies a cache: what is written is read in the same evaluation, in that order.
 
 MLX copies an array that is written while its old version is still wanted. Simulated kernels read
-at once and would hide that, so here kernels are stand-ins: they compute nothing, as lazily as those.
+at once and would hide that, so kernels are stand-ins here, as lazy as MLX's, which compute nothing.
 """
 
 from __future__ import annotations
