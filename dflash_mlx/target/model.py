@@ -54,7 +54,7 @@ class Target:
         self.asked_context: int | None = None
         self.body = _body(model)
         self.embedding = _embedding(self.body)
-        layers = self.body.layers
+        layers = self.layers
         if any(not 0 <= i < len(layers) for i in self.tap_ids):
             raise DFlashError(
                 f"The drafter taps layers {list(tap_ids)}, but the target has {len(layers)} layers:"
@@ -70,9 +70,15 @@ class Target:
         self.replay = Replay(recurrent, inputs, self._row_by_row)
 
     @property
+    def layers(self) -> Sequence[nn.Module]:
+        """The decoder layers."""
+        found: Sequence[nn.Module] = self.body.layers
+        return found
+
+    @property
     def num_layers(self) -> int:
         """Number of decoder layers."""
-        return len(self.body.layers)
+        return len(self.layers)
 
     @property
     def vocab_rows(self) -> int:
@@ -82,7 +88,7 @@ class Target:
     @property
     def hidden_size(self) -> int:
         """Width D of the hidden states."""
-        return int(self.text_config["hidden_size"])
+        return int(self.text_config.get("hidden_size") or self.text_config["n_embd"])
 
     @property
     def context_limit(self) -> int | None:
@@ -90,7 +96,8 @@ class Target:
 
         None where neither says.
         """
-        limit = self.text_config.get("max_position_embeddings")
+        names = ("max_position_embeddings", "n_positions")
+        limit = next((self.text_config[n] for n in names if self.text_config.get(n)), None)
         limits = [int(each) for each in (limit, self.asked_context) if each]
         return min(limits, default=None)
 
@@ -121,6 +128,9 @@ class Target:
 
     def rollback_refusal(self) -> str | None:
         """Why this target cannot draft (its caches cannot be rolled back); None if it can."""
+        if self.body is self.model:
+            module = type(self.model).__module__.rpartition(".")[2]
+            return f"{module} keeps its layers in a place that dflash-mlx does not know"
         cache = self.make_cache()
         unknown = sorted({type(entry).__name__ for entry in cache if not kind(entry).known})
         if unknown:
@@ -182,7 +192,7 @@ class Target:
         cache = [adapted(entry) for entry in make_prompt_cache(self.model)]
         if all(kind(entry).free for entry in cache):
             return {}
-        layers = dict(enumerate(self.body.layers))
+        layers = dict(enumerate(self.layers))
         with Watch(layers).on() as notes:
             self.model(mx.array([[0, 0]]), cache=cache)  # lazy: nothing is computed
         stuck = [entry for entry in cache if kind(entry).known and not kind(entry).reaches(1)]
@@ -190,19 +200,34 @@ class Target:
 
 
 def _body(model: nn.Module) -> nn.Module:
-    """The part of an mlx-lm model that owns the decoder layers and the embedding table."""
+    """The part of an mlx-lm model that owns the decoder layers and the embedding table.
+
+    The model itself where that is not known: all of mlx-lm's have their layers as `layers`, so it
+    decodes plainly. Raises DFlashError where there are none.
+    """
     for path in _BODIES:
         part: Any = model
         for name in path.split("."):
             part = getattr(part, name, None)
         if hasattr(part, "layers") and any(hasattr(part, name) for name in _EMBEDDINGS):
             return part
-    raise DFlashError(
-        f"{type(model).__module__} keeps its layers in a place that dflash-mlx does not know:"
-        " this architecture is not supported yet."
-    )
+    if not hasattr(model, "layers"):
+        raise DFlashError(
+            f"{type(model).__module__} has no layers that dflash-mlx can find: this architecture is"
+            " not supported."
+        )
+    return model
 
 
 def _embedding(body: nn.Module) -> nn.Module:
-    """The embedding table of a model's body, by the names that mlx-lm gives it."""
-    return next(getattr(body, name) for name in _EMBEDDINGS if hasattr(body, name))
+    """The embedding table of a model's body, by mlx-lm's names, else the largest."""
+    named = next((getattr(body, name) for name in _EMBEDDINGS if hasattr(body, name)), None)
+    if named is not None:
+        return named
+    tables = [m for m in body.modules() if isinstance(m, nn.Embedding | nn.QuantizedEmbedding)]
+    if not tables:
+        raise DFlashError(
+            f"{type(body).__module__} has no table of embeddings: this architecture is not"
+            " supported."
+        )
+    return max(tables, key=lambda table: table.weight.shape[0])

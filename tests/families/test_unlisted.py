@@ -107,3 +107,51 @@ def test_to_ask_whether_it_can_computes_nothing() -> None:
     assert target.rollback_refusal() is None
 
     assert mx.get_peak_memory() <= before + 1000  # the tokens themselves
+
+
+UNLISTED: dict[str, dict[str, Any]] = {
+    "gpt2": {
+        "n_ctx": 64,
+        "n_embd": 32,
+        "n_head": 2,
+        "n_layer": 2,
+        "n_positions": 64,
+        "layer_norm_epsilon": 1e-5,
+        "vocab_size": 128,
+    },
+    "gpt_neox": {
+        **attention_config(),
+        "layer_norm_eps": 1e-5,
+        "rotary_emb_base": 10000,
+        "rotary_pct": 0.5,
+    },
+}
+
+
+@pytest.mark.parametrize("family", UNLISTED)
+def test_one_that_keeps_its_layers_elsewhere_runs_plainly(family: str) -> None:
+    """And says why it does not draft: where its head is, nobody knows."""
+    config = {"model_type": family, **UNLISTED[family]}
+    module = import_module(f"mlx_lm.models.{family}")
+    model = module.Model(module.ModelArgs.from_dict(config))
+    randomize(model, seed=3)
+    target = Target(model, config)
+    expected, tokens = [], mx.array([PROMPT])
+    for _ in range(6):
+        expected.append(int(mx.argmax(model(tokens)[0, -1]).item()))
+        tokens = mx.concatenate([tokens, mx.array([[expected[-1]]])], axis=1)
+
+    said, _, _ = run(target, PROMPT, 6)
+
+    assert said == expected
+    assert (target.vocab_rows, target.num_layers) == (128, 2)
+    reason = f"{family} keeps its layers in a place that dflash-mlx does not know"
+    assert target.rollback_refusal() == reason
+    assert target.hidden_size == 32
+
+
+def test_learned_positions_end_where_the_table_does() -> None:
+    config = {"model_type": "gpt2", **UNLISTED["gpt2"]}
+    module = import_module("mlx_lm.models.gpt2")
+    target = Target(module.Model(module.ModelArgs.from_dict(config)), config)
+    assert target.context_limit == 64

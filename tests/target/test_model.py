@@ -74,11 +74,13 @@ def test_layers_that_are_not_there_cannot_be_tapped() -> None:
         Target(build("llama"), config_of("llama"), (0, 9))
 
 
-def test_a_model_that_keeps_its_layers_elsewhere_is_refused_by_name() -> None:
+def test_a_model_without_layers_is_refused_by_name() -> None:
     model = build("llama")
     model.trunk = model.pop("model")
 
-    with pytest.raises(DFlashError, match=r"mlx_lm\.models\.llama keeps its layers in a place"):
+    with pytest.raises(
+        DFlashError, match=r"mlx_lm\.models\.llama has no layers that dflash-mlx can find"
+    ):
         Target(model, config_of("llama"))
 
 
