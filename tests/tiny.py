@@ -16,6 +16,7 @@ from mlx.utils import tree_map
 from mlx_lm.models import llama, qwen3
 
 from dflash_mlx.drafter import Drafter, DrafterConfig
+from dflash_mlx.drafter.cache import DrafterCache
 from dflash_mlx.drafter.rope import RopeConfig
 from dflash_mlx.engine.blocks import Blocks, FixedBlocks
 from dflash_mlx.engine.context import Context
@@ -84,6 +85,20 @@ def tiny_drafter(block_size: int = 16, window: int | None = None) -> Drafter:
     drafter = Drafter(config)
     randomize(drafter, seed=1)
     return drafter
+
+
+class Passes(Drafter):
+    """The tiny drafter, which notes how many rows of taps each pass of theirs has."""
+
+    def __init__(self) -> None:
+        super().__init__(tiny_drafter().config)
+        self.update(tiny_drafter().parameters())
+        self.rows: list[int] = []
+
+    def extend(self, taps: mx.array, cache: DrafterCache) -> None:
+        """Count the rows."""
+        self.rows.append(taps.shape[1])
+        super().extend(taps, cache)
 
 
 def random_drafting(target: Target, window: int | None = None) -> BlockDrafting:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from itertools import cycle
 
 import mlx.core as mx
 import pytest
 from mlx_lm.models import llama
 
-from dflash_mlx.engine.blocks import FixedBlocks
+from dflash_mlx.engine.blocks import FixedBlocks, Plan
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.decode import decode
+from dflash_mlx.engine.drafting import BlockDrafting
 from dflash_mlx.engine.options import Sampling
 from dflash_mlx.engine.sampling import Chooser
 from dflash_mlx.target.model import Target
 from tests.tiny import (
+    Passes,
     cached_rows,
     drafter_rows,
     random_drafting,
@@ -194,3 +197,45 @@ def test_200_rounds_leave_no_memory_behind() -> None:
 
     assert len(context.tokens) == 3 + 200  # within the first 256 rows that a cache makes room for
     assert max(active[150:]) <= max(active[10:60]) + 4096
+
+
+def test_2000_tokens_of_changing_blocks_leave_only_their_caches_behind() -> None:
+    """Plain rounds, the drafter's blocks and copies in turn."""
+    rows = cycle((1, 16, 4, 1, 1, 12, 1))
+
+    class Turns(FixedBlocks):
+        copies = True
+
+        def plan(self, length: int, wanted: int, match: int = 0) -> Plan:
+            count = min(next(rows), wanted)
+            return Plan(count, match if count > 4 else 0)
+
+    drafting = random_drafting(TARGET)
+    context = Context(TARGET, drafting)
+    context.prefill(SHORT[:-1], draft=True)
+    beside_caches: list[int] = []
+
+    def cut(tokens: list[int]) -> tuple[int, bool]:
+        kept = sum(part.nbytes for part in (*context.cache, *drafting.arrays))
+        beside_caches.append(mx.get_active_memory() - kept)
+        return len(tokens), False
+
+    one_word = Sampling(logit_bias={7: 300.0})
+    steps = list(decode(context, SHORT[-1], Turns(16), 2000, Chooser(one_word), cut))
+
+    assert sum(step.accepted for step in steps if step.copied) > 500
+    assert sum(step.drafted == 0 for step in steps) > 100
+    half = len(beside_caches) // 2
+    assert max(beside_caches[half:]) <= max(beside_caches[10:half]) + 16_384
+
+
+def test_prefill_tells_the_drafter_every_token_once_in_no_more_passes_than_chunks() -> None:
+    """Report 48: prefill was 3 to 4 times slower with a drafter."""
+    drafter, chunks = Passes(), list[int]()
+    context = Context(TARGET, drafting := BlockDrafting(TARGET, drafter), chunk=64)
+    prompt = [(5 * i + 1) % 120 for i in range(1500)]
+    for part in (prompt[:1000], prompt[1000:]):
+        context.prefill(part, draft=True, progress=lambda done, total: chunks.append(done))
+
+    assert sum(drafter.rows) == drafting.length == 1500
+    assert len(drafter.rows) <= len(chunks)

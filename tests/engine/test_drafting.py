@@ -8,13 +8,12 @@ import mlx.core as mx
 import pytest
 
 from dflash_mlx.drafter import Drafter
-from dflash_mlx.drafter.cache import DrafterCache
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.decode import as_ints
 from dflash_mlx.engine.drafting import BlockDrafting
 from dflash_mlx.engine.options import Sampling
 from dflash_mlx.engine.sampling import Chooser
-from tests.tiny import KEY, MASK, drafter_rows, same_bits, tiny_drafter, tiny_target
+from tests.tiny import KEY, MASK, Passes, drafter_rows, same_bits, tiny_drafter, tiny_target
 
 TARGET = tiny_target("qwen3")
 PROMPT = [(11 * i + 5) % 120 for i in range(20)]
@@ -80,20 +79,6 @@ def test_drafting_leaves_the_context_as_it_was() -> None:
     assert drafting.length == len(PROMPT) - 1
     assert same_bits(drafter_rows(drafting), drafter_rows(untouched))
     assert drafting.propose(PROMPT, ROWS, CHOOSER).tolist() == first
-
-
-class Passes(Drafter):
-    """The tiny drafter, which notes how many rows each pass over taps has."""
-
-    def __init__(self) -> None:
-        super().__init__(tiny_drafter().config)
-        self.update(tiny_drafter().parameters())
-        self.rows: list[int] = []
-
-    def extend(self, taps: mx.array, cache: DrafterCache) -> None:
-        """Count the rows."""
-        self.rows.append(taps.shape[1])
-        super().extend(taps, cache)
 
 
 def test_taps_wait_until_a_draft_needs_them() -> None:
