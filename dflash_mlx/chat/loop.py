@@ -143,9 +143,10 @@ class Chat:
         self.reply = Reply()
 
     def change_pair(self, names: PairNames) -> None:
-        """Go on with another pair, in the same conversation. Raises DFlashError, with the old one.
+        """Go on with another pair, in the same conversation; with the old one where that fails.
 
-        The old pair goes first, since both may not fit in memory.
+        The old pair goes first, since both may not fit in memory. Where even that cannot be loaded
+        again, the chat is over.
         """
         import mlx.core as mx
 
@@ -153,12 +154,13 @@ class Chat:
         del self.pair, self.session
         gc.collect()
         mx.clear_cache()
-        problem: DFlashError | None = None
+        problem: BaseException | None = None
         try:
             self._use(self._load(names), names)
-        except DFlashError as error:
-            problem = error
+        except BaseException as error:  # Ctrl-C too
+            problem, self.leaving = error, True
             self._use(self._load(before), before)
+            self.leaving = False
         self.session.thinking = thinking
         self.session.load(messages)
         self.forget_reply()

@@ -20,16 +20,21 @@ def state_folder() -> Path:
 def private_file(path: Path) -> Path:
     """Make sure that `path` exists and that only its owner can read it. Raises DFlashError."""
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
-        path.chmod(0o600)
+        _make(path)
     return path
+
+
+def _make(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    path.chmod(0o600)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a file of mode 0600 in one step, in place of an older one. Raises DFlashError."""
-    new = private_file(path.with_name(f".{path.name}.{os.getpid()}.new"))  # chats run side by side
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")  # chats run side by side
     with writing(path):
+        _make(new)
         try:
             new.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
             new.replace(path)

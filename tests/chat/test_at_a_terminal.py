@@ -105,7 +105,7 @@ def test_a_message_is_answered_with_one_line_of_statistics(talk: Talk) -> None:
     for part in (
         "tokens/s",
         "acceptance length",
-        "block 8",
+        ", block auto",
         "12 tokens, cut off",
         "prompt",
         "peak",

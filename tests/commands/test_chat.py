@@ -23,10 +23,12 @@ from dflash_mlx.chat.prompt import PromptReader
 from dflash_mlx.chat.reader import PlainReader
 from dflash_mlx.chat.state import write_json
 from dflash_mlx.chat.view import PlainView
-from dflash_mlx.commands.arguments import ChatArguments
+from dflash_mlx.commands.arguments import ChatArguments, PairArguments
 from dflash_mlx.commands.chat import terminal
+from dflash_mlx.commands.loading import load_for
 from dflash_mlx.engine.options import Options
 from dflash_mlx.hub.fit import GIB, Machine
+from dflash_mlx.pair import Pair
 from tests.chat.pairs import write_talking_pair
 from tests.chat.terminal import CTRL_C, CTRL_D, ENTER, Terminal
 from tests.conftest import RunCli
@@ -184,6 +186,27 @@ def test_an_error_of_the_system_does_not_end_a_conversation(
     assert err.endswith("error: Input/output error (/disk).\ntarget with drafter\n")
 
 
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(errno.EIO, "no", "/disk")])
+def test_another_pair_that_does_not_come_leaves_the_old_one_in_its_place(
+    failure: BaseException, pair: TinyPair, piped: Piped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while it loads, say."""
+    answers: list[BaseException | None] = [None, failure, None]
+
+    def load_or_fail(arguments: PairArguments) -> Pair:
+        if problem := answers.pop(0):
+            raise problem
+        return load_for(arguments)
+
+    ends = (Typist("one", "/model other", "two"), PlainView())
+    monkeypatch.setattr("dflash_mlx.commands.chat.terminal", lambda *_: ends)
+    monkeypatch.setattr("dflash_mlx.commands.chat.load_for", load_or_fail)
+    out, _ = piped.chat(*flags(pair), "-m", "9")
+    session = load(pair.target, pair.drafter, exact=True).session(options=Options(max_tokens=9))
+    answers_to = ["".join(event.text for event in session.send(m)) for m in ("one", "two")]
+    assert out == "".join(f"{answer}\n" for answer in answers_to)
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_without_a_model_the_best_known_pair_is_named_with_its_command(
     named: bool, pair: TinyPair, piped: Piped, monkeypatch: pytest.MonkeyPatch
@@ -284,7 +307,7 @@ def test_what_was_thought_is_counted_and_printed_on_demand(tmp_path: Path, piped
     assert "thinking ... 20 tokens\n" in err
     assert re.search(r"\n[a-z ]{19,20}\n$", err)
     _, streamed = piped.chat(*flags(thinker), "-m", "20", "--show-thinking", stdin="one\n")
-    assert re.match(r"thinking \.\.\.\n[a-z ]{19,20}\n", streamed)
+    assert re.search(r"^thinking \.\.\.\n[a-z ]{19,20}\n", streamed, re.MULTILINE)
 
 
 SWITCH = "{% if enable_thinking is defined %}{{ 'on:' if enable_thinking else 'off:' }}{% endif %}"

@@ -193,10 +193,10 @@ def test_of_two_set_ups_at_once_one_works_and_one_waits(embedded: Embedded) -> N
     first = worker(embedded)
     wait_for(first, "converting")
     second = worker(embedded)
-    time.sleep(0.3)
+    wait_for(second, "waiting for another set-up of tiny")
     (embedded.root.parent / "go").touch()
-    assert first.communicate(timeout=30)[0].endswith("tiny\n")
-    output, _ = second.communicate(timeout=30)
+    assert first.communicate(timeout=60)[0].endswith("tiny\n")
+    output, _ = second.communicate(timeout=60)
     assert output == "tiny\n", "the second finds the work done"
     assert embedded.left_behind() == {"tiny"}
 

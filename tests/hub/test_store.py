@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -109,10 +110,11 @@ def test_a_killed_process_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
 def test_a_second_worker_waits_and_finds_the_work_done(tmp_path: Path) -> None:
     destination = tmp_path / "model"
     built: list[int] = []
+    waited: list[int] = []
     inside, go_on = threading.Event(), threading.Event()
 
     def work(number: int) -> None:
-        with claimed(destination) as new:
+        with claimed(destination, lambda: waited.append(number)) as new:
             inside.set()
             if not destination.exists():
                 go_on.wait(10)
@@ -124,10 +126,13 @@ def test_a_second_worker_waits_and_finds_the_work_done(tmp_path: Path) -> None:
     inside.wait(10)
     for worker in workers[1:]:
         worker.start()
+    while len(waited) < 3:
+        time.sleep(0.01)
     go_on.set()
     for worker in workers:
         worker.join(10)
     assert built == [0]
+    assert sorted(waited) == [1, 2, 3]
     assert names(tmp_path) == {"model"}
 
 
@@ -192,6 +197,12 @@ def test_a_file_that_may_not_be_written_is_in_nobodys_way(tmp_path: Path) -> Non
     (tmp_path / "history").write_text("")
     with pytest.raises(DFlashError, match="/history cannot be written"), writing(tmp_path):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / "history"))
+
+
+def test_what_is_in_the_making_is_called_by_the_name_it_will_have(tmp_path: Path) -> None:
+    place, hidden = tmp_path / "model", tmp_path / ".model.partial"
+    with pytest.raises(DFlashError, match="/model cannot be written"), writing(place):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(hidden))
 
 
 def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
