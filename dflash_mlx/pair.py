@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from .engine.context import Context
 from .engine.drafting import BlockDrafting, draft_head
 from .engine.events import STOCK_KERNELS, Configuration
 from .engine.exact import prove
+from .engine.memory import Allocator, hold, machine_limits
 from .engine.options import Options, Sampling
 from .engine.racing import kernels, race_first
 from .engine.session import Session
@@ -99,10 +101,22 @@ class Pair:
             )
         return options.block_size or trained
 
+    def hold_memory(self, device: dict[str, Any], allocator: Allocator) -> None:
+        """Limit what MLX takes of a Mac's memory, for as long as this pair lives.
+
+        device: as `mx.device_info()` tells it; without Metal nothing is set.
+        """
+        if wanted := machine_limits(sum(self._weights()), device):
+            weakref.finalize(self, hold(wanted, allocator))
+
+    def _weights(self) -> list[int]:
+        """Bytes of the target's parameters, and of the drafter's."""
+        models = [self.target.model, *([self.drafter] if self.drafter else [])]
+        return [_nbytes(model) for model in models]
+
     def _facts(self) -> dict[str, Any]:
         """What the costs of rounds depend on, apart from the machine."""
-        models = [self.target.model, *([self.drafter] if self.drafter else [])]
-        facts = {**vars(self.configuration), "nbytes": [_nbytes(model) for model in models]}
+        facts = {**vars(self.configuration), "nbytes": self._weights()}
         del facts["notes"]
         return facts
 
@@ -206,8 +220,11 @@ def load_pair(
         prove(target)
     elif metal is not None:
         race_first(pair.context(), drafter.config.verified_rows if drafter else 1)
-    in_doubt = drafter is not None and drafter.config.rows_in_doubt
-    return settle_rows(pair) if in_doubt else pair
+    if drafter is not None and drafter.config.rows_in_doubt:
+        pair = settle_rows(pair)
+    if backend.device == "metal":
+        pair.hold_memory(mx.device_info(), mx)
+    return pair
 
 
 def check_pair(target: Target, drafter: Drafter, stop_tokens: frozenset[int] = frozenset()) -> None:
