@@ -30,6 +30,7 @@ def load(
     kv_bits: int | None = None,
     context: int | None = None,
     cache_dir: Path | None = None,
+    kernels: bool = True,
     progress: SetupProgress | None = None,
 ) -> Pair:
     """Load a pair.
@@ -43,6 +44,7 @@ def load(
     model was made for. A model that has no room for it (by default for 4,096) is not fetched.
     cache_dir: where the embedded model is kept, and what rounds cost on this machine; by default
     ~/.cache/dflash-mlx.
+    kernels: False leaves a Mac's GPU to MLX's own kernels, and skips the race at the first load.
     progress: told how a first set-up of the embedded pair goes.
 
     Raises DFlashError where a file is missing or broken, or the two do not belong together.
@@ -57,7 +59,8 @@ def load(
     names = resolve_pair(
         model, draft_model, progress, root=cache_dir, context=context, kv_bits=kv_bits
     )
-    return load_pair(names, dtype, backend, kv_bits, (cache_dir or cache_root()) / "costs")
+    costs = (cache_dir or cache_root()) / "costs"
+    return load_pair(names, dtype, backend, kv_bits, costs, own_kernels=kernels)
 
 
 def stream_generate(

@@ -174,9 +174,12 @@ def load_pair(
     backend: Backend,
     kv_bits: int | None = None,
     costs_folder: Path | None = None,
+    *,
+    own_kernels: bool = True,
 ) -> Pair:
     """Load the pair in the folders `names`, in `dtype` or what suits the machine.
 
+    `own_kernels` lets ours serve on a Mac, where they are faster or `backend` promises exactness.
     A target that cannot draft decodes plainly, with a note, unless a person chose the drafter.
     Raises DFlashError where a file is broken, or the two do not belong together.
     """
@@ -185,7 +188,8 @@ def load_pair(
     wanted = DTYPES[dtype] if dtype else None
     model_, config, weights = load_target(names.model_folder, wanted, backend.device, kv_bits)
     drafter = None
-    metal = kernels(backend.exact, costs_folder) if backend.device == "metal" else None
+    on_metal = backend.device == "metal"
+    metal = kernels(backend.exact, costs_folder) if on_metal and own_kernels else None
     if names.draft_folder is not None:
         drafter = load_drafter(names.draft_folder, wanted or _draft_dtype(backend))
         if metal is not None:
@@ -216,7 +220,7 @@ def load_pair(
         _thinking(names),
         costs_folder,
     )
-    if metal is not None and backend.exact:
+    if on_metal and backend.exact:
         prove(target)
     elif metal is not None:
         race_first(pair.context(), drafter.config.verified_rows if drafter else 1)

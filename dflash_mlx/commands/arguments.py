@@ -113,6 +113,14 @@ class PairArguments:
             help="Refuse any path that is not bit-equal for every block size. (default: off)",
         ),
     ] = False
+    kernels: Annotated[
+        bool,
+        Option(
+            "--kernels/--no-kernels",
+            help="On a Mac, race our kernels at the first load and use the faster. (default: race)",
+            show_default=False,
+        ),
+    ] = True
     kv_bits: Annotated[
         KvBits | None,
         Option(help="Keep the context's keys and values in so many bits. (default: as computed)"),

@@ -37,6 +37,7 @@ def load_for(arguments: PairArguments) -> Pair:
             kv_bits=int(arguments.kv_bits) if arguments.kv_bits else None,
             context=arguments.context,
             cache_dir=arguments.cache_dir,
+            kernels=arguments.kernels,
             progress=tell,
         )
     for note in pair.configuration.notes:

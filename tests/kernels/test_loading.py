@@ -71,3 +71,11 @@ def test_the_summary_names_kernels_and_what_stayed_stock() -> None:
     assert summary(ran, ["SwitchLinear"]) == f"{told}; SwitchLinear by stock MLX"
     assert summary({"block_matmul: twin, more than 32 rows": 4}) == "stock MLX"
     assert summary({"accept": 1, "block_matmul: twin, more than 32 rows": 4}) == "kernels accept"
+
+
+def test_kernels_may_be_left_out_and_then_nothing_races(names: PairFolders, tmp_path: Path) -> None:
+    pair = load_pair(names, "float32", METAL, costs_folder=tmp_path, own_kernels=False)
+    assert pair.target.metal is None
+    assert not list(tmp_path.glob("kernels-*"))
+    with pytest.raises(DFlashError, match="it needs our kernels"):
+        load_pair(names, "float32", replace(METAL, exact=True), own_kernels=False)
