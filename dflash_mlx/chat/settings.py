@@ -9,11 +9,12 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ..errors import UsageError
+from ..hub.store import home
 
 
 def config_file() -> Path:
     """Where a person keeps defaults."""
-    return Path.home() / ".config" / "dflash-mlx" / "config.toml"
+    return home() / ".config" / "dflash-mlx" / "config.toml"
 
 
 def read_defaults(path: Path, arguments: type) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DFlashError
-from ..hub.store import writing
+from ..hub.store import home, writing
 
 
 def state_folder() -> Path:
     """Where conversations, the history of messages and the last pair are kept."""
-    return Path.home() / ".local" / "share" / "dflash-mlx"
+    return home() / ".local" / "share" / "dflash-mlx"
 
 
 def private_file(path: Path) -> Path:

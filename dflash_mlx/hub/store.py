@@ -26,9 +26,17 @@ BLOCKED = {errno.ENOTDIR, errno.EEXIST}
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, *BLOCKED}
 
 
+def home() -> Path:
+    """The user's home folder. Raises DFlashError for a user who has none, as in some containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise DFlashError("There is no home folder: let HOME name one.") from None
+
+
 def cache_root() -> Path:
     """Where conversions and the embedded pair live unless the user says otherwise."""
-    return Path.home() / ".cache" / "dflash-mlx"
+    return home() / ".cache" / "dflash-mlx"
 
 
 @contextmanager
@@ -137,7 +145,7 @@ def in_words(nbytes: int) -> str:
 
 def _locked(workshop: Path, waiting: Callable[[], None]) -> int:
     """Hold the lock of `workshop`, made if need be; returns the open file."""
-    path = workshop / "lock"
+    path, waited = workshop / "lock", False
     while True:
         try:
             workshop.mkdir(parents=True, exist_ok=True)
@@ -153,7 +161,9 @@ def _locked(workshop: Path, waiting: Callable[[], None]) -> int:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                waiting()
+                if not waited:
+                    waiting()
+                waited = True
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if os.path.samestat(path.stat(), os.fstat(lock)):
                 return lock

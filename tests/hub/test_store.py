@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from dflash_mlx.chat.settings import config_file
+from dflash_mlx.chat.state import state_folder
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import store
 from dflash_mlx.hub.store import atomic_folder, check_space, claimed, publish, writing
@@ -218,6 +220,16 @@ def test_too_little_space_is_told_with_both_figures(
     check_space(tmp_path / "not" / "yet", 120_000_000)
     with pytest.raises(DFlashError, match="needs 300 MB and the disk has 120 MB left"):
         check_space(tmp_path / "not" / "yet", 300_000_000)
+
+
+def test_a_user_without_a_home_is_told_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    for place in (store.cache_root, state_folder, config_file):
+        with pytest.raises(DFlashError, match="no home folder: let HOME name one"):
+            place()
 
 
 def test_the_cache_is_below_home(monkeypatch: pytest.MonkeyPatch) -> None:
