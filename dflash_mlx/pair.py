@@ -220,10 +220,11 @@ def load_pair(
         _thinking(names),
         costs_folder,
     )
+    rows = drafter.config.verified_rows if drafter else 1
     if on_metal and backend.exact:
-        prove(target)
+        prove(target, rows)
     elif metal is not None:
-        race_first(pair.context(), drafter.config.verified_rows if drafter else 1)
+        race_first(pair.context(), rows)
     if drafter is not None and drafter.config.rows_in_doubt:
         pair = settle_rows(pair)
     if backend.device == "metal":

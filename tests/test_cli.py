@@ -173,9 +173,9 @@ def test_sampling_flags_left_out_take_the_defaults_of_the_pair(
 def test_every_flag_reaches_generate(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = (
         "--prompt - --ignore-chat-template --json --model M --draft-model D --no-draft "
-        "--block-size 4 --no-copy --dtype float32 --exact --system-prompt S --max-tokens 9 "
-        "--stop a --stop b --temp 0.1 --top-p 0.2 --top-k 3 --min-p 0.4 --repetition-penalty 1.5 "
-        "--presence-penalty 0.6 --frequency-penalty 0.7 --seed 8"
+        "--block-size 4 --no-copy --dtype float32 --exact --no-kernels --system-prompt S "
+        "--max-tokens 9 --stop a --stop b --temp 0.1 --top-p 0.2 --top-k 3 --min-p 0.4 "
+        "--repetition-penalty 1.5 --presence-penalty 0.6 --frequency-penalty 0.7 --seed 8"
     )
     asked = parsed(monkeypatch, "generate", *flags.split())
     assert asked == GenerateArguments(
@@ -188,6 +188,7 @@ def test_every_flag_reaches_generate(monkeypatch: pytest.MonkeyPatch) -> None:
         block_size=4,
         copy=False,
         dtype="float32",
+        kernels=False,
         exact=True,
         system="S",
         max_tokens=9,

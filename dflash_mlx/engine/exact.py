@@ -31,9 +31,12 @@ _CONTEXT = 600
 """Rows ahead of them: more than one split of attention."""
 
 
-def prove(target: Target) -> None:
-    """Raise DFlashError, naming what fails, unless k rows give the bits of k single rows."""
-    if reason := _refusal(target):
+def prove(target: Target, rows: int = MAX_ROWS) -> None:
+    """Raise DFlashError, naming what fails, unless k rows give the bits of k single rows.
+
+    `rows` is the most that a block will have.
+    """
+    if reason := _refusal(target, rows):
         raise DFlashError(f"--exact is not possible here: {reason}. Leave the flag out.")
     try:
         _compare(target)
@@ -66,7 +69,7 @@ def _compare(target: Target) -> None:
         )
 
 
-def _refusal(target: Target) -> str | None:
+def _refusal(target: Target, rows: int) -> str | None:
     """Why it need not be tried; None if it is worth a proof."""
     if target.metal is None:
         return "it needs our kernels, which serve Metal GPUs only"
@@ -74,6 +77,8 @@ def _refusal(target: Target) -> str | None:
         return "with a race, one row and k rows may go different ways"
     if not isinstance(target.model, FAMILIES):
         return f"{type(target.model).__module__} is not among dense Llama and Qwen3 yet"
+    if rows > MAX_ROWS:
+        return f"a block of {rows} rows is more than our kernels take"
     if target.serving.stock:
         return f"no kernel serves its {', '.join(target.serving.stock)}"
     return None

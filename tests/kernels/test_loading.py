@@ -57,12 +57,15 @@ def test_exact_is_refused_where_no_kernel_can_be_built(names: PairFolders) -> No
         load_pair(names, "float32", replace(METAL, exact=True))
 
 
-def test_exact_is_refused_by_name_for_families_that_are_not_listed() -> None:
+def test_exact_is_refused_by_name_where_it_cannot_be_kept() -> None:
     made = Target(model_of("qwen3_5", mx.float32), CONFIGS["qwen3_5"], (0, 1), metal=Metal())
     with pytest.raises(DFlashError, match=r"qwen3_5 is not among dense Llama and Qwen3"):
         prove(made)
     with pytest.raises(DFlashError, match="it needs our kernels"):
         prove(tiny_pair().target)
+    made = Target(model_of("qwen3", mx.float32), CONFIGS["qwen3"], (0, 1), metal=Metal())
+    with pytest.raises(DFlashError, match="a block of 40 rows is more than our kernels take"):
+        prove(made, 40)
 
 
 def test_the_summary_names_kernels_and_what_stayed_stock() -> None:
