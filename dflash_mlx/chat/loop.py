@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..commands.statsline import fold, format_stats, list_stats
+from ..engine.events import FRUITLESS_NOTE
 from ..errors import DFlashError, sentence
 from .keyboard import no_echo
 from .reader import Reader
@@ -64,6 +65,7 @@ class Chat:
     def _use(self, pair: Pair, names: PairNames) -> None:
         self.pair, self.names = pair, names
         self.session = pair.session(options=self._options(pair))
+        self.told_fruitless = False
 
     def run(self) -> None:
         """Answer until the person leaves or the input ends. An error at a terminal is only told."""
@@ -113,6 +115,9 @@ class Chat:
         stats, limit = self.reply.stats, self.pair.target.context_limit
         if stats is None:
             return ["Stopped before the first word; the question is not kept."]
+        if stats.fruitless and not self.told_fruitless:
+            self.told_fruitless = True
+            remarks.append(f"Note: {FRUITLESS_NOTE}.")
         if self.reply.repeated is not None:
             remarks.append(
                 "Stopped: the model began to repeat itself (/set loop-stop off lets it go on)."

@@ -7,7 +7,7 @@ import sys
 
 from ..api import Prompt, encode, gather
 from ..chat.view import columns
-from ..engine.events import Event, Stats
+from ..engine.events import FRUITLESS_NOTE, Event, Stats
 from ..engine.generation import stream
 from ..engine.text import check_text
 from ..errors import UsageError
@@ -39,6 +39,8 @@ def run(arguments: GenerateArguments) -> None:
 
 def _print_stats(stats: Stats, finish_reason: str | None) -> None:
     print(fold(format_stats(stats, finish_reason), columns(sys.stderr)), file=sys.stderr)
+    if stats.fruitless:
+        print(f"note: {FRUITLESS_NOTE}", file=sys.stderr)
 
 
 def _prompt(arguments: GenerateArguments) -> str | list[dict[str, str]]:

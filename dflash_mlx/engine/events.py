@@ -14,6 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+FRUITLESS = 16
+"""Rounds without one right draft after which a person is told."""
+FRUITLESS_NOTE = (
+    f"not one draft of {FRUITLESS} rounds was right: the drafter may be of another target, or"
+    " trained in the other thinking mode; --no-draft is faster with it"
+)
 STOCK_KERNELS = "stock MLX"
 """A configuration's `kernels` where all that computes is MLX's own."""
 
@@ -95,6 +101,12 @@ class Stats:
     def acceptance_length(self) -> float | None:
         """Mean accepted drafts + 1 over the rounds; None where there was no round."""
         return acceptance_length(self.accepted)
+
+    @property
+    def fruitless(self) -> bool:
+        """Whether the drafter has drafted in 16 rounds or more, and was never right."""
+        drafted = self.rounds - self.copied_rounds
+        return drafted >= FRUITLESS and sum(self.accepted) == self.copied_tokens
 
     @property
     def tokens_per_second(self) -> float | None:

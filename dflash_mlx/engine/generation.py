@@ -17,7 +17,7 @@ from ..kernels.metal import summary
 from .blocks import Blocks, FixedBlocks
 from .context import Context, Progress
 from .decode import Step, decode
-from .events import Configuration, Event, Stats
+from .events import FRUITLESS_NOTE, Configuration, Event, Stats
 from .noise import stream_key
 from .options import Options
 from .output import Output
@@ -105,6 +105,9 @@ def _events(
         stats.decode_seconds = now - first
         stats.configuration = _with_kernels(stats.configuration, context.target, ran_before)
         reason = _count(stats, step, output.stopped, limit)
+        if stats.fruitless and FRUITLESS_NOTE not in stats.configuration.notes:
+            notes = (*stats.configuration.notes, FRUITLESS_NOTE)
+            stats.configuration = replace(stats.configuration, notes=notes)
         if reason is not None:
             output.finish()
         text, thinking = output.drain()

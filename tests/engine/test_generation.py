@@ -301,3 +301,25 @@ def test_drafting_shows_the_same_text() -> None:
     whole = tiny_pair().token_bytes.decode(truth())
 
     assert [text_of(listen(tiny_pair(), SPEAKING, by)) for by in (MIXED, None)] == [whole] * 2
+
+
+def test_a_drafter_that_is_never_right_is_told_once() -> None:
+    """Report 21: after 16 rounds; what `auto` blocks do about it is not to draft."""
+    pair = tiny_pair()
+    options = replace(SPEAKING, max_tokens=24, block_size=BLOCK)
+    events = list(stream(pair, scripted(pair, ZERO), PROMPT, options))
+    notes = events[-1].stats.configuration.notes
+    assert sum("not one draft of 16 rounds" in note for note in notes) == 1
+    assert events[-1].stats.rounds > 16
+    assert said(events) == truth()[:24]
+
+
+@pytest.mark.parametrize(("accepts", "tokens"), [((0,) * 15 + (1,), 24), (ZERO, 15)])
+def test_one_right_draft_or_fewer_rounds_are_no_reason(
+    accepts: tuple[int, ...], tokens: int
+) -> None:
+    pair = tiny_pair()
+    options = replace(SPEAKING, max_tokens=tokens, block_size=BLOCK)
+    stats = list(stream(pair, scripted(pair, accepts), PROMPT, options))[-1].stats
+    assert not stats.fruitless
+    assert not any("not one draft" in note for note in stats.configuration.notes)
