@@ -14,6 +14,7 @@ from mlx_lm.models import llama
 from dflash_mlx.drafter import Drafter, DrafterConfig
 from dflash_mlx.drafter.config import FULL, SLIDING
 from dflash_mlx.drafter.rope import RopeConfig
+from dflash_mlx.engine.blocks import FixedBlocks
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.decode import decode
 from dflash_mlx.engine.drafting import BlockDrafting
@@ -131,6 +132,6 @@ def _decode(
         return (tokens.index(stop) + 1 if stop is not None and ends else len(tokens)), ends
 
     context.prefill(prompt[:-1], rows > 1)
-    steps = list(decode(context, prompt[-1], rows, limit, Chooser(Sampling()), cut))
+    steps = list(decode(context, prompt[-1], FixedBlocks(rows), limit, Chooser(Sampling()), cut))
     rounds = [step.accepted for step in steps if step.drafted]
     return rounds, [token for step in steps for token in step.tokens]
