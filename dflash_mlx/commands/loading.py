@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
+    from ..benchmark.runner import Tell
     from ..engine.context import Progress
     from ..engine.options import Options
     from ..hub.embedded import SetupProgress
@@ -89,6 +90,22 @@ def prefill_progress() -> Iterator[Progress]:
                 tasks.append(bar.add_task("reading the prompt", total=total))
             if tasks:
                 bar.update(tasks[0], completed=done, visible=done < total)
+
+        yield tell
+
+
+@contextmanager
+def bench_progress() -> Iterator[Tell]:
+    """What to give as `tell` of a benchmark: a bar; a line a stratum where there is no terminal."""
+    with _bar(transient=True) as bar:
+        task = bar.add_task("warming up", total=None)
+        said = set[str]()
+
+        def tell(done: int, total: int, stratum: str) -> None:
+            bar.update(task, completed=done, total=total, description=stratum)
+            if stratum and stratum not in said and not bar.console.is_terminal:
+                print(f"{done} of {total} answers, now {stratum} ...", file=sys.stderr)
+            said.add(stratum)
 
         yield tell
 

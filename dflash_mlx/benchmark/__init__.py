@@ -1,0 +1,1 @@
+"""How fast each way to decode is, on the same prompts, in turns: `dflash-mlx bench`."""

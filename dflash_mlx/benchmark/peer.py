@@ -1,0 +1,173 @@
+"""Other DFlash programs on the same pair, each in its own process and its own environment."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from ..backend import OPENBLAS
+from ..errors import DFlashError, UsageError
+from ..hub.pairs import PairFolders
+from ..model_folder import read_json
+from ..pair import Pair
+from .peer_adapter import PEERS
+from .sample import Asked, Sample
+
+ADAPTER = Path(__file__).with_name("peer_adapter.py")
+
+
+@dataclass(frozen=True)
+class PeerFolders:
+    """What a peer loads, and how: folders, the number format, and the BLAS to load first."""
+
+    model: Path
+    draft: Path
+    dtype: str
+    openblas: str | None
+
+
+@contextmanager
+def peer_folders(pair: Pair, names: PairFolders) -> Iterator[PeerFolders]:
+    """The pair for peers, with the very weights that this process computes with.
+
+    Where those were widened from a quantized folder, as on a CPU, they are written out for as long
+    as the context lasts: else a peer would pay for slow quantized products, and for other rounding.
+    """
+    if names.draft_folder is None:
+        raise DFlashError("Peers draft, and this model has no drafter: name one as --draft-model.")
+    dtype, _, stored = pair.configuration.target_dtype.partition(" ")
+    openblas = OPENBLAS if pair.configuration.blas == "openblas" else None
+    if "dequantized" not in stored:
+        yield PeerFolders(names.model_folder, names.draft_folder, dtype, openblas)
+        return
+    with tempfile.TemporaryDirectory(prefix="dflash-mlx-peer-") as place:
+        folder = Path(place) / names.model_folder.name
+        _write_widened(pair, names.model_folder, folder)
+        yield PeerFolders(folder, names.draft_folder, dtype, openblas)
+
+
+def _write_widened(pair: Pair, source: Path, folder: Path) -> None:
+    folder.mkdir()
+    for file in source.iterdir():
+        if file.suffix in (".json", ".jinja", ".txt", ".model") and "index" not in file.name:
+            shutil.copy(file, folder)
+    config = read_json(source / "config.json")
+    for key in ("quantization", "quantization_config"):
+        config.pop(key, None)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    weights: dict[str, mx.array] = dict(tree_flatten(pair.target.model.parameters()))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
+
+
+def parse_peer(text: str) -> tuple[str, str]:
+    """`NAME=PYTHON` as its two halves. Raises UsageError, and where there is no such Python."""
+    name, equals, python = text.partition("=")
+    if not equals or name not in PEERS:
+        raise UsageError(
+            f"--peer takes NAME=PYTHON, where NAME is {', '.join(PEERS)} and PYTHON the interpreter"
+            f" of its environment; it was {text!r}."
+        )
+    if shutil.which(python) is None:
+        raise UsageError(f"--peer {name}: there is no program {python}.")
+    return name, python
+
+
+class PeerArm:
+    """A peer at work. Its process lives from the first request to `close`."""
+
+    same_rule = False
+
+    def __init__(self, name: str, python: str, folders: PeerFolders) -> None:
+        self.name = name
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
+        self._process = subprocess.Popen(
+            [python, "-I", str(ADAPTER), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        about = {
+            "model": str(folders.model.resolve()),
+            "draft": str(folders.draft.resolve()),
+            "dtype": folders.dtype,
+            "openblas": folders.openblas,
+        }
+        try:
+            loaded = self._ask({"load": about})
+        except BaseException:
+            self.close()
+            raise
+        self.version: str = loaded["version"]
+        self._settings: Sequence[str] = loaded["settings"]
+        self.samples = "temperature" in self._settings
+
+    @property
+    def note(self) -> str:
+        """What was measured, and what the peer cannot be told."""
+        known = ", ".join(self._settings) or "nothing: it is greedy"
+        return f"{self.name} is version {self.version}; of sampling it takes {known}"
+
+    def answer(self, asked: Asked) -> Sample:
+        """Answer once. Raises DFlashError with the peer's own words where it fails."""
+        sampling = vars(asked.sampling) if asked.sampling else {}
+        reply = self._ask(
+            {
+                "tokens": asked.tokens,
+                "max_tokens": asked.max_tokens,
+                "sampling": {k: v for k, v in sampling.items() if k in self._settings},
+                "seed": asked.seed,
+            }
+        )
+        tokens = reply["tokens"]
+        return Sample(
+            "",
+            len(asked.tokens),
+            len(tokens),
+            reply["prefill"],
+            reply["decode"],
+            tokens,
+            [accepted for accepted, _ in reply["rounds"]],
+            [drafted for _, drafted in reply["rounds"]],
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe and not pipe.closed:
+                pipe.close()
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise DFlashError(f"The peer {self.name} ended: {self._last_words()}.")
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise DFlashError(f"The peer {self.name} failed: {reply['error']}.")
+        return reply
+
+    def _last_words(self) -> str:
+        self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit code {self._process.returncode}"
