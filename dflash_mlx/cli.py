@@ -6,7 +6,6 @@ imported when the command runs, so that `--help` answers at once.
 
 from __future__ import annotations
 
-import errno
 import inspect
 import io
 import os
@@ -20,10 +19,12 @@ from ._version import __version__
 from .backend import prepare
 from .chat.settings import config_file, read_defaults
 from .commands.arguments import ChatArguments, GenerateArguments
+from .commands.bench_arguments import BenchArguments
 from .commands.convert_arguments import ConvertArguments
+from .commands.doctor_arguments import DoctorArguments
 from .commands.models_app import app as models_app
 from .commands.train.app import app as train_app
-from .errors import DFlashError
+from .errors import DFlashError, sentence
 
 INTERRUPTED = 130
 
@@ -112,6 +113,33 @@ def convert(arguments: ConvertArguments) -> None:
     run(arguments, backend)
 
 
+@app.command()
+@takes(BenchArguments)
+def bench(arguments: BenchArguments) -> None:
+    """Measure what drafting gives here.
+
+    Every way to decode answers the same prompts, in turns. For example:
+
+    dflash-mlx bench --strata chat,code --limit 5
+    """
+    backend = prepare()
+    from .commands.bench import run
+
+    run(arguments, backend)
+
+
+@app.command()
+@takes(DoctorArguments)
+def doctor(arguments: DoctorArguments) -> None:
+    """Look for what is wrong on this machine.
+
+    Each finding comes with what to do about it; the exit code is 1 if something needs mending.
+    """
+    from .commands.doctor import run
+
+    raise typer.Exit(run(arguments))
+
+
 app.add_typer(models_app)
 app.add_typer(train_app)
 
@@ -157,17 +185,3 @@ def _abandon_output() -> None:
         print(end="", flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def sentence(error: OSError) -> str:
-    """What the operating system refused, for a person, with what to do where that is known."""
-    where = f" ({error.filename})" if error.filename else ""
-    match error.errno:
-        case errno.ENOSPC | errno.EDQUOT:
-            return f"The disk is full{where}: free some space and run the command again."
-        case errno.EFBIG:
-            return f"A file would pass the limit on file sizes{where}: raise it (ulimit -f)."
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            return f"Permission denied{where}: check who may read and write there."
-        case _:
-            return f"{error.strerror or error}{where}."

@@ -1,0 +1,1 @@
+"""Is this machine fit, and does MLX compute right on it: `dflash-mlx doctor`."""
