@@ -76,7 +76,9 @@ class BenchArguments:
     ] = None
     sampling: Annotated[
         SamplingChoice,
-        Option(help="The model's own sampling, greedy, or both. (default: both)"),
+        Option(
+            help="The model's own sampling, greedy, or both. (default: both)", show_default=False
+        ),
     ] = "both"
     limit: Annotated[
         int, Option(metavar="N", help="Prompts of a kind. (default: 8)", show_default=False)
