@@ -56,25 +56,25 @@ class Verdict:
         return self.reason or "MLX's is faster"
 
 
-def race(contest: Contest, clock: Clock) -> Verdict:
-    """Run both, compare what they give, and time them."""
+def race(contest: Contest, clock: Clock, repeats: int = REPEATS) -> Verdict:
+    """Run both, compare what they give, and time them `repeats` times each."""
     expected = contest.stock()
     mx.eval(expected)
-    stock = _seconds(contest.stock, clock)
+    stock = _seconds(contest.stock, clock, repeats)
     try:
         got = contest.ours()
         mx.eval(got)
         if not all(map(_agree, got, expected)):
             return Verdict(None, stock, "its numbers are wrong on this machine")
-        return Verdict(_seconds(contest.ours, clock), stock)
+        return Verdict(_seconds(contest.ours, clock, repeats), stock)
     except (RuntimeError, ValueError) as error:
         return Verdict(None, stock, "cannot run: " + str(error).strip().split("\n")[0])
 
 
-def _seconds(work: Work, clock: Clock) -> float:
+def _seconds(work: Work, clock: Clock, repeats: int) -> float:
     """The median of a few runs; what came before them has warmed everything up."""
     times = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         begin = clock()
         mx.eval(work())
         times.append(clock() - begin)
@@ -95,15 +95,16 @@ class Referee:
     The file is one chip's, one version of MLX's and one text of our kernels': see `file_name`.
     """
 
-    def __init__(self, clock: Clock, file: Path | None = None) -> None:
+    def __init__(self, clock: Clock, file: Path | None = None, repeats: int = REPEATS) -> None:
         self._clock = clock
+        self._repeats = repeats
         self._file = file
         self.verdicts = _read(file)
 
     def __call__(self, contest: Contest) -> Verdict:
         """The verdict on a case."""
         if contest.case not in self.verdicts:
-            self.verdicts[contest.case] = race(contest, self._clock)
+            self.verdicts[contest.case] = race(contest, self._clock, self._repeats)
             self._keep()
         return self.verdicts[contest.case]
 

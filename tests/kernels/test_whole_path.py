@@ -79,12 +79,12 @@ def test_at_the_first_load_every_case_races_and_ours_give_mlxs_numbers(
     simulator: Simulator,
 ) -> None:
     """On a clock that stands still nobody is slower, so all that is right has won."""
-    referee = Referee(lambda: 0.0)
+    referee = Referee(lambda: 0.0, repeats=1)
     metal = Metal(simulator.metal_kernel, referee)
     made = target("qwen3_5", metal)
-    race_first(Context(made, drafting(made, metal)), 8)
+    race_first(Context(made, drafting(made, metal)), 4)
     assert [case for case, verdict in referee.verdicts.items() if not verdict.won] == []
     raced = {case.split()[0].strip(",") for case in referee.verdicts}
     assert raced == KERNELS - {"accept"} | {"delta_replay"}
     rows = {case.split(", ")[-1] for case in referee.verdicts if case.startswith("block_matmul")}
-    assert {"1 rows", "8 rows"} <= rows
+    assert {"1 rows", "2 rows", "4 rows"} <= rows
