@@ -225,7 +225,7 @@ FAULTS = {
     not_finite: r"model\.norm\.weight holds numbers that are not finite",
     no_tokenizer: "The tokenizer in .*/source cannot be loaded",
     broken_tokenizer: "The tokenizer in .*/source cannot be loaded",
-    hot: r"generation_config\.json cannot be used",
+    hot: r"generation_config\.json cannot be used: a value of it is no number",
     link_to_nowhere: "lacks model.safetensors, which is a link to nowhere: fetch it again",
     damaged_index: r"index\.json is damaged: it names no weights",
     unknown_family: r"\(Model type weird not supported\): fetch it again, or choose another",
