@@ -7,6 +7,8 @@ a round, and about the last twenty rounds count.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 
 _FADING = 0.95
 """What is left of an observation after a round: half of it after 13 rounds."""
@@ -25,7 +27,7 @@ class Acceptance:
     """
 
     def __init__(self, drafts: int, prior: float) -> None:
-        self._prior = prior
+        self._hope = self._prior = prior
         self._right = [0.0] * drafts
         self._seen = [0.0] * drafts
 
@@ -38,20 +40,27 @@ class Acceptance:
             self._right[place] += place < accepted
 
     def doubt(self, most: float) -> None:
-        """Keep the estimates, but as if each rested on no more than `most` observations."""
-        for place, seen in enumerate(self._seen):
-            if seen > most:
-                self._right[place] *= most / seen
-                self._seen[place] = most
+        """Keep the estimates, but as if each rested on no more than `most` observations.
+
+        The prior of the first draft moves half the way to what was seen.
+        """
+        estimates = self._estimates()
+        self._prior = (self._hope + estimates[0]) / 2
+        for place, estimate in enumerate(estimates):
+            self._seen[place] = min(self._seen[place], most)
+            self._right[place] = self._seen[place] * estimate
 
     def tokens(self) -> Sequence[float]:
         """Expected tokens of a round with 1, 2, 3, ... rows: its accepted drafts and one more."""
-        estimate, weight, all_right, total = self._prior, _FIRST, 1.0, 1.0
-        expected = [total]
+        all_right = accumulate(self._estimates(), mul)
+        return list(accumulate(all_right, initial=1.0))
+
+    def _estimates(self) -> list[float]:
+        """For each draft: how likely it is right if those before it are."""
+        estimate, weight = self._prior, _FIRST
+        estimates = []
         for right, seen in zip(self._right, self._seen, strict=True):
             estimate = (right + weight * estimate) / (seen + weight)
             weight = _NEXT
-            all_right *= estimate
-            total += all_right
-            expected.append(total)
-        return expected
+            estimates.append(estimate)
+        return estimates

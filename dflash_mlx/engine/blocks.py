@@ -26,7 +26,7 @@ _PLAIN_MUST_WIN_BY = 1.03
 """Going back to plain decoding is sticky, so a draw is not enough."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 64, 512
 """Rounds after which a source that does not pay is tried again: at first, and in the end."""
-_DOUBT = 3.0
+_DOUBT = 1.0
 """What a source was seen to do before a pause counts for so many rounds after it."""
 _SETTLED = 16
 """Rounds after which a source that pays again has its pauses as short as at first."""

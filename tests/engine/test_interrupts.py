@@ -10,7 +10,7 @@ import linecache
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,12 +20,22 @@ import mlx_lm.models.cache
 import pytest
 
 import dflash_mlx
+from dflash_mlx.engine.blocks import FixedBlocks, Plan
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.drafting import BlockDrafting
 from dflash_mlx.engine.generation import stream
 from dflash_mlx.engine.options import Options, Sampling
 from dflash_mlx.pair import Pair
-from tests.tiny import MIXED, Script, cached_rows, drafter_rows, same_bits
+from tests.tiny import (
+    MIXED,
+    Script,
+    cached_rows,
+    drafter_rows,
+    random_drafting,
+    run,
+    same_bits,
+    tiny_target,
+)
 from tests.tiny_folders import tiny_pair
 
 PLACES = (str(Path(dflash_mlx.__file__).parent), str(mlx_lm.models.cache.__file__))
@@ -188,3 +198,45 @@ def test_a_generator_may_be_closed_after_any_event(
     assert context.tokens == [*SECOND, *heard][:-1]
     assert holds_what_a_prefill_would(pair, context)
     assert answer(pair, context) == truth
+
+
+class Turns(FixedBlocks):
+    """Plain rounds, in which taps wait for the drafter, its blocks and copies, in turn."""
+
+    copies = True
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self._rows = cycle((1, 1, 4, 1, 8, 2))
+
+    def plan(self, length: int, wanted: int, match: int = 0) -> Plan:
+        """The next of them."""
+        rows = min(next(self._rows), wanted)
+        return Plan(rows, match if rows == 4 else 0)
+
+
+@pytest.mark.parametrize("share", range(12))
+def test_an_interrupt_between_changing_rounds_leaves_nothing_wrong(share: int) -> None:
+    """Taps that wait neither get lost nor come twice."""
+    target = tiny_target("qwen3")
+    sampling = Sampling(temperature=9.0, logit_bias=dict.fromkeys((7, 8, 9), 900.0))
+    prompt = [*FIRST, 7, 8, 9, 7, 7, 8, 9, 7]
+
+    def reply(context: Context) -> list[int]:
+        return run(target, prompt, 16, blocks=Turns(), sampling=sampling, context=context)[0]
+
+    truth, _, _ = run(target, prompt, 16, sampling=sampling)
+    with Interrupt(0) as counted:
+        assert reply(Context(target, random_drafting(target))) == truth
+    drafting = random_drafting(target)
+    context = Context(target, drafting)
+
+    with pytest.raises(KeyboardInterrupt), Interrupt(1 + counted.lines * share // 12):
+        reply(context)
+
+    assert reply(context) == truth
+    fresh_drafting = random_drafting(target)
+    fresh = Context(target, fresh_drafting)
+    fresh.prefill(context.tokens, draft=True)
+    assert same_bits(cached_rows(context), cached_rows(fresh))
+    assert same_bits(drafter_rows(drafting), drafter_rows(fresh_drafting))
