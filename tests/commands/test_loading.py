@@ -13,7 +13,6 @@ from dflash_mlx.commands.loading import tune
 from dflash_mlx.engine.options import Options, Sampling
 from tests.tiny_folders import tiny_pair, write_tiny_pair
 
-
 LINUX = sys.platform == "linux"
 
 
