@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.tiny_folders import tiny_pair, write_tiny_pair
-
-PROMPT = [257, 72, 105]
+from tests.tiny_folders import write_tiny_pair
 
 
 @pytest.fixture(scope="module")
@@ -26,45 +24,6 @@ def script() -> Any:
     sys.modules["check_pair"] = module  # its dataclasses look themselves up
     loader.exec_module(module)
     return module
-
-
-@pytest.mark.parametrize(
-    ("margin", "noise", "verdict"),
-    [(0.0, 0.0, "tie"), (0.1, 0.06, "tie"), (0.1, 0.04, "BUG"), (3.0, 0.1, "BUG")],
-)
-def test_a_difference_is_a_tie_where_rounding_of_both_logits_explains_it(
-    script: Any, margin: float, noise: float, verdict: str
-) -> None:
-    difference = script.Difference(3, "a", "b", margin, margin, noise)
-    assert difference.verdict == verdict
-    assert str(difference).startswith(f"{verdict}: after 3 tokens 'a' became 'b'")
-
-
-def test_a_wrong_token_is_a_bug_with_its_place_and_the_margin_of_the_logits(script: Any) -> None:
-    pair = tiny_pair()
-    plain, _ = script.run(pair, PROMPT, 8, 1)
-    wrong = [*plain[:5], (plain[5] + 1) % 256, *plain[6:]]
-    found = script.explain(pair, PROMPT, plain, wrong, rows=4)
-    assert found.place == 5
-    assert found.verdict == "BUG"
-    logits = script.next_logits(pair, PROMPT + plain[:5], 1)
-    assert found.margin == pytest.approx(abs(logits[plain[5]] - logits[wrong[5]]).item())
-    assert 0 < found.second <= found.margin
-    assert found.noise < 0.01
-
-
-def test_a_reply_that_ends_too_early_is_a_bug(script: Any) -> None:
-    pair = tiny_pair()
-    plain, _ = script.run(pair, PROMPT, 8, 1)
-    found = script.explain(pair, PROMPT, plain, plain[:6], rows=4)
-    assert (found.place, found.drafted, found.verdict) == (6, "the end", "BUG")
-
-
-def test_logits_after_a_block_are_those_after_single_rows_but_for_rounding(script: Any) -> None:
-    pair = tiny_pair()
-    alone = script.next_logits(pair, PROMPT, 1)
-    for rows in (2, 3, 8):
-        assert abs(script.next_logits(pair, PROMPT, rows) - alone).max().item() < 0.01
 
 
 def checked(monkeypatch: pytest.MonkeyPatch, script: Any, *arguments: str) -> int:
