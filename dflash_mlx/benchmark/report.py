@@ -76,7 +76,22 @@ def _stratum(
         "sampling": _sampling(stratum.sampling),
         "prompts": len({record.prompt for record in records}),
         "arms": arms,
+        "against": _against(bench, records),
     }
+
+
+def _against(bench: Bench, records: Sequence[Record]) -> dict[str, dict[str, list[float | None]]]:
+    """How many times another program's speed our arms have: median, low, high, by both names."""
+    by_arm = {arm.name: [r for r in records if r.arm == arm.name] for arm in bench.arms}
+    others = [arm.name for arm in bench.arms if not arm.same_rule and by_arm[arm.name]]
+    ours = [arm.name for arm in bench.arms if arm.same_rule and by_arm[arm.name]]
+    against: dict[str, dict[str, list[float | None]]] = {}
+    for other in others:
+        theirs = {(r.prompt, r.run): r for r in by_arm[other]}
+        for name in ours:
+            if gain := estimate(ratios(by_arm[name], theirs, _decode_speed), bench.seed):
+                against.setdefault(other, {})[name] = [gain.median, gain.low, gain.high]
+    return against
 
 
 def _arm(

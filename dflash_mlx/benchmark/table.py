@@ -52,6 +52,16 @@ def warm_up_line(warm_up: Mapping[str, Mapping[str, Any]]) -> str:
     return f"Warm-up, tokens/s, not counted: {', '.join(first)}"
 
 
+def against_lines(strata: Mapping[str, Any]) -> list[str]:
+    """One line for each other program and stratum: how many times its speed our arms have."""
+    return [
+        f"{name}, times {other}: "
+        + ", ".join(f"{ours} {_ratio(gain[0], gain[1:])}" for ours, gain in gains.items())
+        for name, stratum in strata.items()
+        for other, gains in stratum["against"].items()
+    ]
+
+
 def differences(strata: Mapping[str, Any]) -> list[str]:
     """One line for each first difference from plain decoding."""
     return [

@@ -23,7 +23,7 @@ from ..benchmark.report import to_json
 from ..benchmark.runner import Bench, Measured, Record
 from ..benchmark.server import ServerArm, parse_server
 from ..benchmark.strata import Stratum
-from ..benchmark.table import differences, table, warm_up_line
+from ..benchmark.table import against_lines, differences, table, warm_up_line
 from ..engine.options import Sampling
 from ..errors import DFlashError
 from ..hub.pairs import resolve_pair
@@ -203,7 +203,8 @@ def _report(arguments: BenchArguments, about: dict[str, Any], figures: dict[str,
     for name, stratum in whole["strata"].items():
         console.print(table(name, stratum, whole["compared_with"]))
         console.print()
-    print(warm_up_line(whole["warm_up"]))
+    for line in [*against_lines(whole["strata"]), warm_up_line(whole["warm_up"])]:
+        print(line)
     for line in [*whole["notes"], *differences(whole["strata"])]:
         print(f"note: {line}")
     print(f"{whole['machine']}; {', '.join(f'{k} {v}' for k, v in whole['versions'].items())}")

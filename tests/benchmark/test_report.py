@@ -14,7 +14,7 @@ from dflash_mlx.benchmark import plot
 from dflash_mlx.benchmark.report import to_json
 from dflash_mlx.benchmark.runner import Bench, Measured, Record
 from dflash_mlx.benchmark.strata import Stratum
-from dflash_mlx.benchmark.table import differences, table, warm_up_line
+from dflash_mlx.benchmark.table import against_lines, differences, table, warm_up_line
 from dflash_mlx.engine.options import Sampling
 from dflash_mlx.errors import DFlashError
 
@@ -70,6 +70,17 @@ def test_an_arm_with_draws_of_its_own_is_compared_only_when_greedy() -> None:
     peer = FakeArm("peer", same_rule=False)
     assert arm(figures(peer, sampling=Sampling(temperature=1.0)), "peer")["identity"] is None
     assert arm(figures(peer), "peer")["identity"]["same"] == 3
+
+
+def test_our_arms_are_set_against_every_other_program() -> None:
+    report = figures(FakeArm("auto", faster(3)), FakeArm("peer", faster(2), same_rule=False))
+    assert report["strata"]["chat"]["against"] == {
+        "peer": {"plain": [0.5, 0.5, 0.5], "auto": [1.5, 1.5, 1.5]}
+    }
+    assert against_lines(report["strata"]) == [
+        "chat, times peer: plain 0.50 (0.50-0.50), auto 1.50 (1.50-1.50)"
+    ]
+    assert against_lines(figures(FakeArm("auto"))["strata"]) == []
 
 
 def test_loops_are_told_apart_since_they_flatter() -> None:
