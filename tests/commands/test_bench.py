@@ -135,13 +135,18 @@ def test_stopped_early_it_reports_what_it_has(
 
 
 def test_a_draft_model_of_another_vocabulary_is_refused(
-    folders: TinyPair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folders: TinyPair, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = write_tiny_pair(tmp_path).target
-    config = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps(config | {"vocab_size": 999}))
-    assert bench(folders, *SHORT, "--mlx-lm-draft", str(other)) == 1
-    assert "error: " in capsys.readouterr().err
+    right = command.load_target
+
+    def other(*arguments: Any) -> Any:
+        model, config, weights = right(*arguments)
+        return model, {**config, "vocab_size": 999}, weights
+
+    monkeypatch.setattr(command, "load_target", other)
+    assert bench(folders, *SHORT, "--mlx-lm-draft", str(folders.target)) == 1
+    told = capsys.readouterr().err
+    assert "has a vocabulary of 999 tokens and the model one of 320" in told
 
 
 def test_mlx_lm_with_a_draft_model_is_an_arm(
