@@ -17,7 +17,8 @@ Progress = Callable[[int, int], None]
 """Called with (tokens prefilled, tokens to prefill) after every chunk."""
 
 _CHUNK_SECONDS = 0.5
-_LARGEST_CHUNK = 512
+_SMALLEST_CHUNK, _LARGEST_CHUNK = 16, 512
+"""A pass over fewer rows takes hardly less time, so a prompt would take many times as long."""
 _TEMPLATE_TOKENS = 32
 """How far before a prompt's end it may differ from what the next turn makes of it: a template may
 open a reply in other words than those in which it repeats it."""
@@ -154,4 +155,4 @@ class Context:
         if expected < _CHUNK_SECONDS / 2:
             self._chunk = min(self._chunk * 2, self._largest_chunk)
         elif expected > _CHUNK_SECONDS * 2:
-            self._chunk = max(self._chunk // 2, 1)
+            self._chunk = max(self._chunk // 2, _SMALLEST_CHUNK)
