@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -92,18 +93,29 @@ def read_costs(file: Path, rows: int) -> Costs:
             int(length): {int(count): (float(v), float(d)) for count, (v, d) in at.items()}
             for length, at in kept["measured"].items()
         }
-        return Costs(rows, {length: at for length, at in measured.items() if at})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return Costs(rows)  # they are measured anew, which is all that they are for
+        if all(_sensible(at) for at in measured.values()):
+            return Costs(rows, measured)
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError):
+        pass
+    return Costs(rows)  # they are measured anew, which is all that they are for
+
+
+def _sensible(at: Timings) -> bool:
+    """Whether these can be timings: a pass that takes no time would be divided by."""
+    times = at.values()
+    return 1 in at and all(0 < v < math.inf and 0 <= d < math.inf for v, d in times)
 
 
 def write_costs(file: Path, costs: Costs, facts: Mapping[str, object]) -> None:
-    """Keep `costs`, with the `facts` for a person to read. Raises OSError."""
+    """Keep `costs`, with the `facts` for a person to read. Raises OSError, and leaves no part."""
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_suffix(f".{os.getpid()}.partial")
     content = {"facts": dict(facts), "measured": costs.measured}
-    beside.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
-    beside.replace(file)
+    try:
+        beside.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _scale(length: int) -> int:

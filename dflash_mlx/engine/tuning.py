@@ -73,8 +73,11 @@ class Tuning:
         timings, steady = time_rounds(context, chooser, costs.rows_to_measure(), clock)
         costs.add(length, timings)
         if steady and (file := self._file(chooser.sampling.greedy)):
+            # To what is kept, not with all that is known: some of that a busy machine gave.
+            kept = read_costs(file, self._rows)
+            kept.add(length, timings)
             with suppress(OSError):  # where nothing can be kept, it is measured anew next time
-                write_costs(file, costs, self._facts)
+                write_costs(file, kept, self._facts)
         return clock() - begin
 
     def _file(self, greedy: bool) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -81,6 +82,20 @@ def test_what_is_kept_is_found_again_and_can_be_read(tmp_path: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
+def test_a_full_disk_is_left_with_no_part_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, text: str, encoding: str) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        write_costs(tmp_path / "costs.json", Costs(8, {100: AT_100}), {})
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_each_machine_and_pair_has_a_file_of_its_own(tmp_path: Path) -> None:
     names = {costs_file(tmp_path, {"chip": chip, "mlx": mlx}).name for chip in "ab" for mlx in "12"}
 
@@ -88,7 +103,22 @@ def test_each_machine_and_pair_has_a_file_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "{}", '{"measured": {"x": {}}}', '{"measured": {"5": {"1": [2]}}}']
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"measured": {"x": {}}}',
+        '{"measured": {"5": {}}}',
+        '{"measured": {"5": {"1": [2]}}}',
+        '{"measured": {"5": {"4": [2, 1]}}}',
+        '{"measured": {"5": {"1": [0, 0]}}}',
+        '{"measured": {"5": {"1": [2, -1]}}}',
+        '{"measured": {"5": {"1": [NaN, 0]}}}',
+        '{"measured": {"5": {"1": [2, Infinity]}}}',
+        f'{{"measured": {{"5": {{"1": [1{"0" * 400}, 0]}}}}}}',
+    ],
 )
 def test_a_file_that_makes_no_sense_is_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "costs.json").write_text(content)

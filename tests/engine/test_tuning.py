@@ -99,6 +99,28 @@ def test_what_was_measured_on_a_busy_machine_serves_but_is_not_kept(tmp_path: Pa
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_nor_is_it_kept_along_with_what_was_measured_later(tmp_path: Path) -> None:
+    context, tuning = after_prompt(), Tuning(4, {}, tmp_path)
+    bumpy = iter(1.7**i for i in range(1000))
+    tuning.measure(context, GREEDY, lambda: next(bumpy))
+    context.prefill([3] * 1100, draft=True)
+    assert tuning.measure(context, GREEDY, ticking()) > 0
+
+    anew = Tuning(4, {}, tmp_path)
+    assert anew.costs(GREEDY).covers(1107)
+    assert not anew.costs(GREEDY).covers(7)
+
+
+def test_what_another_process_kept_meanwhile_stays(tmp_path: Path) -> None:
+    context, one, other = after_prompt(), Tuning(4, {}, tmp_path), Tuning(4, {}, tmp_path)
+    one.costs(GREEDY)
+    other.measure(context, GREEDY, ticking())
+    context.prefill([3] * 1100, draft=True)
+    one.measure(context, GREEDY, ticking())
+
+    assert Tuning(4, {}, tmp_path).costs(GREEDY).covers(7)
+
+
 def test_a_machine_is_measured_once_for_each_magnitude_of_context(tmp_path: Path) -> None:
     tuning = Tuning(4, {"model": "tiny"}, tmp_path)
     context = after_prompt()
