@@ -26,14 +26,14 @@ class Copies:
         """How many of the last tokens occurred before, in a row, up to 64; 0: fewer than 4."""
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Stand for `tokens`: what they share with those so far stays indexed."""
-        common = min(len(self._tokens), len(tokens))
-        if self._tokens[:common] != tokens[:common]:
-            common = next(i for i in range(common) if self._tokens[i] != tokens[i])
-        if common < len(self._tokens):
-            del self._tokens[common:]
+        """Stand for `tokens`, which are indexed anew if they do not go on from those so far.
+
+        So text that was taken back, as often as that may be, fills no memory and hides no run.
+        """
+        if self._tokens != list(tokens[: len(self._tokens)]):
             self.match = 0
-        self.extend(tokens[common:])
+            self._tokens, self._ends = [], {}
+        self.extend(tokens[len(self._tokens) :])
 
     def extend(self, tokens: Sequence[int]) -> None:
         """The text goes on with `tokens`."""
@@ -65,7 +65,7 @@ class Copies:
     def _matching(self, before: int, end: int) -> int:
         """How many tokens up to `before` equal those up to `end`; 0 where they are too few.
 
-        A place may be stale, from text that was taken back, and a hash may err: so all is compared.
+        A hash may err: so all is compared.
         """
         if before >= end:
             return 0

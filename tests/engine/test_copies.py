@@ -72,6 +72,22 @@ def test_text_that_was_taken_back_is_not_copied() -> None:
     assert (copies.match, copies.drafts(1)) == (4, [60])
 
 
+def test_text_that_was_taken_back_fills_no_memory() -> None:
+    """A conversation may be retried all day."""
+    copies = indexed(*range(10))
+    for retry in range(1, 6):
+        copies.follow([*range(10), *range(100 * retry, 100 * retry + 50)])
+
+    assert len(copies._ends) == 60
+
+
+def test_text_that_was_taken_back_hides_nothing_that_it_quoted() -> None:
+    copies = indexed(*range(10), *range(6))
+    copies.follow([*range(10), 77, *range(6)])
+
+    assert (copies.match, copies.drafts(2)) == (6, [6, 7])
+
+
 def test_to_follow_a_text_is_to_have_been_told_it_token_by_token() -> None:
     chance = random.Random(3)
     followed = Copies()
