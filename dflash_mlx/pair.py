@@ -116,7 +116,9 @@ class Pair:
 
     def _facts(self) -> dict[str, Any]:
         """What the costs of rounds depend on, apart from the machine."""
-        facts = {**vars(self.configuration), "nbytes": self._weights()}
+        metal = self.target.metal
+        how = {"kv_bits": self.target.kv_bits, "own_kernels": metal is not None}
+        facts = {**vars(self.configuration), **how, "nbytes": self._weights()}
         del facts["notes"]
         return facts
 

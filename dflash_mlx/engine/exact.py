@@ -79,6 +79,8 @@ def _refusal(target: Target, rows: int) -> str | None:
         return f"{type(target.model).__module__} is not among dense Llama and Qwen3 yet"
     if rows > MAX_ROWS:
         return f"a block of {rows} rows is more than our kernels take"
+    if target.kv_bits is not None:
+        return "no kernel serves keys and values in --kv-bits"
     if target.serving.stock:
         return f"no kernel serves its {', '.join(target.serving.stock)}"
     return None

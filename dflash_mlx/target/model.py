@@ -49,7 +49,7 @@ class Target:
         self.config = config
         self.text_config: dict[str, Any] = {**config, **config.get("text_config", {})}
         self.tap_ids = tuple(tap_ids)
-        self._kv_bits = kv_bits
+        self.kv_bits = kv_bits
         self._kv_group = group_size(model, kv_bits) if kv_bits is not None else 64
         self.asked_context: int | None = None
         self.body = _body(model)
@@ -124,7 +124,7 @@ class Target:
     def make_cache(self) -> list[Any]:
         """Fresh, empty caches, one a layer: mlx-lm's, or ours where its cannot go back."""
         made = make_prompt_cache(self.model)
-        return [adapted(entry, self._kv_bits, self._kv_group) for entry in made]
+        return [adapted(entry, self.kv_bits, self._kv_group) for entry in made]
 
     def rollback_refusal(self) -> str | None:
         """Why this target cannot draft (its caches cannot be rolled back); None if it can."""

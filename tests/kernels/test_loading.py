@@ -66,6 +66,9 @@ def test_exact_is_refused_by_name_where_it_cannot_be_kept() -> None:
     made = Target(model_of("qwen3", mx.float32), CONFIGS["qwen3"], (0, 1), metal=Metal())
     with pytest.raises(DFlashError, match="a block of 40 rows is more than our kernels take"):
         prove(made, 40)
+    made = Target(model_of("qwen3", mx.float32), CONFIGS["qwen3"], (0, 1), 8, Metal())
+    with pytest.raises(DFlashError, match="no kernel serves keys and values in --kv-bits"):
+        prove(made)
 
 
 def test_the_summary_names_kernels_and_what_stayed_stock() -> None:
@@ -82,3 +85,14 @@ def test_kernels_may_be_left_out_and_then_nothing_races(names: PairFolders, tmp_
     assert not list(tmp_path.glob("kernels-*"))
     with pytest.raises(DFlashError, match="it needs our kernels"):
         load_pair(names, "float32", replace(METAL, exact=True), own_kernels=False)
+
+
+def test_costs_are_of_one_kind_of_cache_and_of_one_kind_of_kernels(tmp_path: Path) -> None:
+    """Else a run with --no-kernels or --kv-bits would choose blocks by what rounds cost without."""
+    files = set()
+    for metal, kv_bits in ((None, None), (Metal(), None), (None, 8), (None, 4)):
+        target = Target(model_of("qwen3", mx.float32), CONFIGS["qwen3"], (0, 1), kv_bits, metal)
+        pair = replace(tiny_pair(), target=target, costs_folder=tmp_path)
+        files.add(pair.tuning._file(greedy=True))
+
+    assert len(files) == 4
