@@ -10,6 +10,7 @@ without a GPU.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -115,9 +116,12 @@ class Referee:
         every = {case: asdict(verdict) for case, verdict in self.verdicts.items()}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            part = self._file.with_suffix(".part")
-            part.write_text(json.dumps(every, indent=1, sort_keys=True), encoding="utf-8")
-            part.replace(self._file)
+            part = self._file.with_suffix(f".{os.getpid()}.partial")  # others may race as well
+            try:
+                part.write_text(json.dumps(every, indent=1, sort_keys=True), encoding="utf-8")
+                part.replace(self._file)
+            finally:
+                part.unlink(missing_ok=True)
         except OSError:
             self._file = None
 
@@ -132,6 +136,12 @@ def _read(file: Path | None) -> dict[str, Verdict]:
     """What is kept; nothing where there is no file, or none that can be read."""
     try:
         kept = json.loads(file.read_text(encoding="utf-8")) if file else {}
-        return {case: Verdict(**verdict) for case, verdict in kept.items()}
+        verdicts = {case: Verdict(**verdict) for case, verdict in kept.items()}
+        return verdicts if all(map(_sensible, verdicts.values())) else {}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
+
+
+def _sensible(verdict: Verdict) -> bool:
+    seconds = [verdict.stock] if verdict.ours is None else [verdict.stock, verdict.ours]
+    return isinstance(verdict.reason, str) and all(isinstance(s, float | int) for s in seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,17 @@ def test_a_case_races_once_and_its_verdict_is_kept(tmp_path: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["chip.json"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"a case": 3}', '{"a case": {"fast": 1}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"a case": 3}',
+        '{"a case": {"fast": 1}}',
+        '{"a case": {"ours": "1", "stock": 2}}',
+    ],
+)
 def test_a_file_that_is_none_of_ours_is_raced_anew(text: str, tmp_path: Path) -> None:
     file = tmp_path / "chip.json"
     file.write_text(text)
@@ -89,6 +100,28 @@ def test_a_folder_that_cannot_be_written_is_no_misfortune(tmp_path: Path) -> Non
     watch = Stopwatch()
     referee = Referee(watch, tmp_path / "file" / "chip.json")
     assert referee(Contest("a case", watch.work(1.0), watch.work(2.0))).won
+
+
+def test_a_full_disk_is_left_with_no_part_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, text: str, encoding: str) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    watch = Stopwatch()
+    Referee(watch, tmp_path / "chip.json")(Contest("a case", watch.work(1.0), watch.work(2.0)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_process_writes_its_own_part(tmp_path: Path) -> None:
+    """Two that load a pair at once would else write into one file."""
+    other = tmp_path / "chip.part"
+    other.write_text("half of wh")
+    watch = Stopwatch()
+    Referee(watch, tmp_path / "chip.json")(Contest("a case", watch.work(1.0), watch.work(2.0)))
+    assert other.read_text() == "half of wh"
 
 
 def test_verdicts_are_one_chips_and_one_versions() -> None:
