@@ -21,8 +21,12 @@ def parse_server(text: str) -> tuple[str, str]:
     name, equals, url = text.partition("=")
     if not equals or "://" in name:
         name, url = text, text
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number
+        known = False
+    if not known:
         raise UsageError(
             f"--base-url takes a URL such as http://127.0.0.1:8080/v1; it was {text!r}."
         )
@@ -55,9 +59,8 @@ class ServerArm:
             body |= {"temperature": asked.sampling.temperature, "top_p": asked.sampling.top_p}
         begin = time.perf_counter()
         pieces, times, usage = list[str](), list[float](), dict[str, int]()
-        for chunk in self._stream(body):
-            usage = chunk.get("usage") or usage
-            piece = _said(chunk)
+        for piece, counts in self._stream(body):
+            usage = counts or usage
             if piece:
                 pieces.append(piece)
                 times.append(time.perf_counter())
@@ -80,21 +83,27 @@ class ServerArm:
         with self._open("GET", "/models") as response:
             try:
                 return str(json.load(response)["data"][0]["id"])
-            except (ValueError, LookupError, TypeError):
+            except (OSError, HTTPException, ValueError, LookupError, TypeError):
                 raise DFlashError(
                     f"{self.name} does not list its models: name one as --model."
                 ) from None
 
-    def _stream(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The objects of the answer's server-sent events."""
+    def _stream(self, body: dict[str, Any]) -> Iterator[tuple[str, dict[str, int]]]:
+        """The text and the counts of tokens of each of the answer's server-sent events."""
         with self._open("POST", "/chat/completions", body) as response:
             try:
                 for line in response:
                     data = line.decode().strip().removeprefix("data:").strip()
                     if line.startswith(b"data:") and data != "[DONE]":
-                        yield json.loads(data)
+                        chunk = json.loads(data)
+                        usage = (chunk.get("usage") or {}).items()
+                        yield _said(chunk), {k: v for k, v in usage if isinstance(v, int)}
             except (OSError, HTTPException, ValueError) as error:
                 raise DFlashError(f"{self.name} broke off its answer ({error}).") from error
+            except (AttributeError, LookupError, TypeError):
+                raise DFlashError(
+                    f"{self.name} does not speak OpenAI's protocol: it sent {data[:80]}."
+                ) from None
 
     def _open(self, method: str, path: str, body: dict[str, Any] | None = None) -> HTTPResponse:
         """A response that is no error; closing it closes its connection."""

@@ -26,7 +26,8 @@ class FakeServer(ThreadingHTTPServer):
 
     usage = True
     status = 200
-    pieces = WORDS
+    pieces: list[str] = WORDS
+    garbage: object = None
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -53,6 +54,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         self._event({"choices": [{"delta": {"role": "assistant"}}]})
+        if self.server.garbage is not None:
+            self._event(self.server.garbage)
         for word in self.server.pieces:
             time.sleep(PAUSE)
             self._event({"choices": [{"delta": {"content": word}}]})
@@ -60,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
             self._event({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 6}})
         self.wfile.write(b"data: [DONE]\n\n")
 
-    def _event(self, value: dict[str, Any]) -> None:
+    def _event(self, value: object) -> None:
         self.wfile.write(f"data: {json.dumps(value)}\n\n".encode())
         self.wfile.flush()
 
@@ -135,6 +138,23 @@ def test_an_empty_answer_is_an_error(server: FakeServer) -> None:
         arm.answer(asked())
 
 
+@pytest.mark.parametrize(
+    "garbage", [[1], "words", {"choices": [7]}, {"choices": [{"delta": {"content": 7}}]}]
+)
+def test_what_is_no_answer_is_told_and_no_traceback(server: FakeServer, garbage: object) -> None:
+    arm = ServerArm("served", server.url)
+    server.garbage = garbage
+    with pytest.raises(DFlashError, match="served does not speak OpenAI's protocol: it sent"):
+        arm.answer(asked())
+
+
+def test_counts_that_are_null_are_no_counts(server: FakeServer) -> None:
+    arm = ServerArm("served", server.url)
+    server.garbage, server.usage = {"usage": {"completion_tokens": None}}, False
+    assert arm.answer(asked()).generated == len(WORDS)
+    assert arm.counts_chunks
+
+
 def test_where_nothing_answers_the_sentence_says_what_to_do() -> None:
     with serving() as gone:
         url = gone.url
@@ -154,6 +174,7 @@ def test_a_server_is_a_url_with_or_without_a_name(text: str, parsed: tuple[str, 
     assert parse_server(text) == parsed
 
 
-def test_what_is_no_url_is_a_usage_error() -> None:
+@pytest.mark.parametrize("text", ["localhost:8080", "http://x:port/v1", "http://[::1"])
+def test_what_is_no_url_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="--base-url takes a URL"):
-        parse_server("localhost:8080")
+        parse_server(text)
