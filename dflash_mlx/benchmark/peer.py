@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,8 +144,9 @@ class PeerArm:
     def close(self) -> None:
         """End the process."""
         for pipe in (self._process.stdin, self._process.stdout):
-            if pipe and not pipe.closed:
-                pipe.close()
+            with suppress(BrokenPipeError):  # what a peer that is gone never read
+                if pipe and not pipe.closed:
+                    pipe.close()
         self._process.kill()
         self._process.wait()
         self._errors.close()
@@ -161,7 +162,13 @@ class PeerArm:
             line = ""
         if not line:
             raise DFlashError(f"The peer {self.name} ended: {self._last_words()}.")
-        reply: dict[str, Any] = json.loads(line)
+        try:
+            reply: dict[str, Any] = json.loads(line)
+        except ValueError:
+            raise DFlashError(
+                f"The peer {self.name} is no Python of the peer's environment: it said"
+                f" {line.strip()[:80]!r}."
+            ) from None
         if "error" in reply:
             raise DFlashError(f"The peer {self.name} failed: {reply['error']}.")
         return reply
