@@ -50,7 +50,7 @@ def write_plot(path: Path, report: Mapping[str, Any]) -> None:
     below.set_ylabel("share of rounds accepting so far")
     if below.lines:
         below.legend(fontsize="small")
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120, format="png")
 
 
 def _whiskers(known: list[tuple[float, Mapping[str, Any]]]) -> list[list[float]]:

@@ -42,7 +42,7 @@ def chosen(names: str | None) -> list[str]:
     for name in wanted:
         if name not in FILES:
             raise UsageError(f"There are no prompts {name!r}: --strata takes {', '.join(FILES)}.")
-    return wanted
+    return list(dict.fromkeys(wanted))
 
 
 def prompts(

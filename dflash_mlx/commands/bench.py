@@ -25,7 +25,7 @@ from ..benchmark.server import ServerArm, parse_server
 from ..benchmark.strata import Stratum
 from ..benchmark.table import against_lines, differences, table, warm_up_line
 from ..engine.options import Sampling
-from ..errors import DFlashError
+from ..errors import DFlashError, UsageError
 from ..hub.pairs import resolve_pair
 from ..hub.resolve import resolve
 from ..machine import chip, versions
@@ -42,7 +42,7 @@ def run(arguments: BenchArguments, backend: Backend) -> None:
     if arguments.plot:
         check_plot(arguments.plot)
     strata.chosen(arguments.strata)
-    peers = [parse_peer(text) for text in arguments.peer or []]
+    peers = _each_once("--peer", [parse_peer(text) for text in arguments.peer or []])
     silence_libraries()
     if arguments.base_url:
         _bench_servers(arguments)
@@ -52,7 +52,7 @@ def run(arguments: BenchArguments, backend: Backend) -> None:
 
 
 def _bench_servers(arguments: BenchArguments) -> None:
-    named = [parse_server(text) for text in arguments.base_url or []]
+    named = _each_once("--base-url", [parse_server(text) for text in arguments.base_url or []])
     arms = [ServerArm(name, url, arguments.model) for name, url in named]
     kinds = _strata(arguments, None, lambda text: len(text.split()) * 4 // 3)
     bench = _bench(arguments, arms, kinds, lambda text: [])
@@ -94,6 +94,15 @@ def _bench_pair(
     about = {"configuration": asdict(pair.configuration), "thinking": pair.thinking}
     told = partial(_difference, pair, {kind.name: kind for kind in kinds})
     _measure(bench, measured, lambda: _report(arguments, about, to_json(bench, measured, told)))
+
+
+def _each_once(flag: str, named: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What was named, of which no two may share a name: their answers would be mixed."""
+    names = [name for name, _ in named]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{flag} names {name} twice: leave one out.")
+    return named
 
 
 def _bench(
@@ -194,11 +203,15 @@ def _difference(
 
 def _report(arguments: BenchArguments, about: dict[str, Any], figures: dict[str, Any]) -> None:
     whole = {"machine": chip(), "versions": versions(), **about, **figures}
-    if arguments.plot:
-        write_plot(arguments.plot, whole)
     if arguments.json:
         print(json.dumps(whole, ensure_ascii=False))
-        return
+    else:
+        _print(whole)
+    if arguments.plot:  # last: a picture that cannot be written takes no figures along
+        write_plot(arguments.plot, whole)
+
+
+def _print(whole: dict[str, Any]) -> None:
     console = Console(width=_WIDTH, highlight=False)
     for name, stratum in whole["strata"].items():
         console.print(table(name, stratum, whole["compared_with"]))

@@ -118,6 +118,8 @@ class BenchArguments:
             if getattr(self, name) < 1:
                 flag = name.replace("_", "-")
                 raise UsageError(f"--{flag} must be 1 or more; it is {getattr(self, name)}.")
+        if self.seed < 0:
+            raise UsageError(f"--seed must be 0 or more; it is {self.seed}.")
         if self.base_url and (self.peer or self.mlx_lm_draft or self.arms):
             raise UsageError(
                 "--base-url measures servers alone: leave out --arms, --peer and --mlx-lm-draft."

@@ -46,6 +46,7 @@ def test_long_prompts_end_with_their_own_questions() -> None:
 
 def test_a_list_of_kinds_may_have_spaces_and_must_be_known() -> None:
     assert chosen("code, chat") == ["code", "chat"]
+    assert chosen("chat,chat") == ["chat"]  # else its answers would count twice
     assert chosen(None) == list(FILES)
     with pytest.raises(UsageError, match=r"no prompts 'prose'.*chat, code, maths"):
         chosen("chat,prose")

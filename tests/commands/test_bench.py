@@ -179,6 +179,9 @@ def test_servers_are_measured_in_the_same_way(capsys: pytest.CaptureFixture[str]
     [
         (("--limit", "0"), "--limit must be 1 or more"),
         (("--max-tokens", "0"), "--max-tokens must be 1 or more"),
+        (("--seed", "-1"), "--seed must be 0 or more"),
+        (("--peer", "dflash=sh", "--peer", "dflash=sh"), "--peer names dflash twice"),
+        (("--base-url", "http://x", "--base-url", "http://x"), "names http://x twice"),
         (("--strata", "prose"), "no prompts 'prose'"),
         (("--arms", "fast"), "no arm 'fast'"),
         (("--peer", "dflash"), "--peer takes NAME=PYTHON"),
