@@ -6,9 +6,11 @@ MLX is imported by the checks that need it, after another process has shown that
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from ..backend import Backend, prepare
 from ..doctor import installation
@@ -32,11 +34,17 @@ def run(arguments: DoctorArguments) -> int:
             print(finding.line, flush=True)
     wrong = sum(finding.status == "wrong" for finding in findings)
     if arguments.json:
-        found = [asdict(finding) for finding in findings]
+        found = [{**asdict(f), "figures": _finite(f.figures)} for f in findings]
         print(json.dumps({"healthy": not wrong, "versions": versions(), "findings": found}))
     else:
         print(f"\n{wrong or 'Nothing'} {'are' if wrong > 1 else 'is'} wrong.")
     return 1 if wrong else 0
+
+
+def _finite(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """With null for what overflowed, since JSON knows no infinity."""
+    lost = [k for k, v in figures.items() if isinstance(v, float) and not isfinite(v)]
+    return {**figures, **dict.fromkeys(lost)}
 
 
 def examine(arguments: DoctorArguments) -> Iterator[Finding]:

@@ -57,6 +57,17 @@ def test_json_has_every_finding_with_its_figures(
     assert by_check["op parity"]["status"] == "ok"
 
 
+def test_json_knows_no_infinity(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worst = numerics.parity_finding({"matmul": float("inf")})
+    monkeypatch.setattr(command, "examine", lambda arguments: iter([worst]))
+    assert doctor(tmp_path, "--json") == 1
+    printed = capsys.readouterr().out
+    assert "Infinity" not in printed
+    assert json.loads(printed)["findings"][0]["figures"] == {"matmul": None}
+
+
 def test_one_wrong_thing_is_exit_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
