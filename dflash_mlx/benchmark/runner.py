@@ -112,7 +112,7 @@ class Bench:
             into.records.append(Record(*belongs, arm.name, len(into.records), sample))
 
     def _probe(self, arms: Sequence[Arm], into: Measured) -> None:
-        """The first arm on one short question, again and again: does the machine keep its speed?"""
+        """The first arm on the first prompt, again and again: does the machine keep its speed?"""
         asked = self._asked(self.strata[0], 0, WARM_UP_TOKENS)
         speeds = [arms[0].answer(asked).decode_speed for _ in range(_PROBES)]
         if known := [speed for speed in speeds if speed]:
