@@ -121,15 +121,15 @@ def test_a_program_that_is_no_python_is_told_by_what_it_says(tmp_path: Path) -> 
         PeerArm("dflash", "/bin/echo", folders(tmp_path))
 
 
-def test_a_peer_that_never_reads_is_closed_without_complaint(tmp_path: Path) -> None:
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\nexec <&-\necho no such library >&2\nexit 3\n")
-    program.chmod(0o755)
-    # More than a pipe holds, so that the write itself meets the end of the peer.
-    long = folders(tmp_path, "m" * 200)
-    many = PeerFolders(long.model, long.draft, "float32" * 20_000, None)
-    with pytest.raises(DFlashError, match="peer dflash ended: no such library"):
-        PeerArm("dflash", str(program), many)
+def test_a_peer_that_was_killed_is_told_and_closed_without_complaint(
+    python: str, tmp_path: Path
+) -> None:
+    arm = PeerArm("dflash", python, folders(tmp_path))
+    arm._process.kill()
+    arm._process.wait()
+    with pytest.raises(DFlashError, match="peer dflash ended"):
+        arm.answer(asked([4]))
+    arm.close()  # the request that nobody read is still in its pipe
 
 
 def test_a_peer_that_is_not_installed_there_is_an_error(tmp_path: Path) -> None:
