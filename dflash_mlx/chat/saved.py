@@ -15,7 +15,6 @@ from .state import read_json, write_json
 Message = dict[str, str]
 _FORMAT = 1
 _NAME = re.compile(r"\w[\w .+-]{0,49}")
-_ROLES = ("system", "user", "assistant")
 
 
 class SavedConversations:
