@@ -222,14 +222,14 @@ def load_pair(
         _thinking(names),
         costs_folder,
     )
-    rows = drafter.config.verified_rows if drafter else 1
+    rows = pair.configuration.block_size
     if on_metal and backend.exact:
         prove(target, rows)
     elif metal is not None:
         race_first(pair.context(), rows)
     if drafter is not None and drafter.config.rows_in_doubt:
         pair = settle_rows(pair)
-    if backend.device == "metal":
+    if on_metal:
         pair.hold_memory(mx.device_info(), mx)
     return pair
 

@@ -37,8 +37,7 @@ def settle_rows(pair: Pair) -> Pair:
         f"row j of the drafter is read as anchor + {'j + 1' if kept else 'j'}: on one prompt an"
         f" acceptance length of {lengths[kept]:.2f}, against {lengths[not kept]:.2f} otherwise"
     )
-    notes = (*settled.configuration.notes, note)
-    return replace(settled, configuration=replace(settled.configuration, notes=notes))
+    return replace(settled, configuration=settled.configuration.noting(note))
 
 
 def _reading(pair: Pair, drafts_from_anchor: bool) -> Pair:

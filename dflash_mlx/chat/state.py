@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import DFlashError
 from ..hub.store import home, writing
+from ..whole_file import replacing
 
 
 def state_folder() -> Path:
@@ -32,14 +33,9 @@ def _make(path: Path) -> None:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a file of mode 0600 in one step, in place of an older one. Raises DFlashError."""
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")  # chats run side by side
-    with writing(path):
+    with writing(path), replacing(path) as new:
         _make(new)
-        try:
-            new.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
-            new.replace(path)
-        finally:
-            new.unlink(missing_ok=True)
+        new.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:

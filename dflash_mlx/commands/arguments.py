@@ -16,6 +16,25 @@ from ..engine.options import Options, Sampling
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 KvBits = Literal["4", "8"]
+ModelName = Annotated[
+    str | None,
+    Option(
+        metavar="NAME",
+        help="The model: a folder or a hub name. (default: smollm2-135m, the embedded one)",
+    ),
+]
+DrafterName = Annotated[
+    str,
+    Option(
+        metavar="NAME",
+        help="The drafter: a folder or a hub name. (default: auto, the one known to fit)",
+        show_default=False,
+    ),
+]
+ComputeDtype = Annotated[
+    Dtype | None,
+    Option(help="Number format to compute in. (default: what suits the machine)"),
+]
 CacheDir = Annotated[
     Path | None,
     Option(
@@ -64,21 +83,8 @@ def _rows(text: str | int) -> int | None:
 class PairArguments:
     """Which models, and how they run."""
 
-    model: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="The model: a folder or a hub name. (default: smollm2-135m, the embedded one)",
-        ),
-    ] = None
-    draft_model: Annotated[
-        str,
-        Option(
-            metavar="NAME",
-            help="The drafter: a folder or a hub name. (default: auto, the one known to fit)",
-            show_default=False,
-        ),
-    ] = "auto"
+    model: ModelName = None
+    draft_model: DrafterName = "auto"
     no_draft: Annotated[
         bool,
         Option(
@@ -102,10 +108,7 @@ class PairArguments:
             show_default=False,
         ),
     ] = True
-    dtype: Annotated[
-        Dtype | None,
-        Option(help="Number format to compute in. (default: what suits the machine)"),
-    ] = None
+    dtype: ComputeDtype = None
     exact: Annotated[
         bool,
         Option(

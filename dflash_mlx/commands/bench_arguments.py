@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from typer import Option
 
 from ..errors import UsageError
-from .arguments import CacheDir, Dtype
+from .arguments import CacheDir, ComputeDtype, DrafterName, ModelName
 
 SamplingChoice = Literal["own", "greedy", "both"]
 
@@ -18,25 +18,9 @@ SamplingChoice = Literal["own", "greedy", "both"]
 class BenchArguments:
     """`dflash-mlx bench`."""
 
-    model: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="The model: a folder or a hub name. (default: smollm2-135m, the embedded one)",
-        ),
-    ] = None
-    draft_model: Annotated[
-        str,
-        Option(
-            metavar="NAME",
-            help="The drafter: a folder or a hub name. (default: auto, the one known to fit)",
-            show_default=False,
-        ),
-    ] = "auto"
-    dtype: Annotated[
-        Dtype | None,
-        Option(help="Number format to compute in. (default: what suits the machine)"),
-    ] = None
+    model: ModelName = None
+    draft_model: DrafterName = "auto"
+    dtype: ComputeDtype = None
     cache_dir: CacheDir = None
     arms: Annotated[
         str | None,

@@ -1,7 +1,7 @@
 """What a round costs on this machine: seconds by rows and context length, measured once and kept.
 
 A pass over several rows is not free, nor equally dear on any two machines: it depends on the chip,
-the weights' type, the BLAS and the context. So it is measured (`measuring`), not assumed.
+the weights' type, the BLAS and the context. So it is measured (`tuning`), not assumed.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from ..whole_file import replacing
 
 Timings = Mapping[int, tuple[float, float]]
 """By rows: seconds of the verification, and of the draft before it."""
@@ -109,13 +110,9 @@ def _sensible(at: Timings) -> bool:
 def write_costs(file: Path, costs: Costs, facts: Mapping[str, object]) -> None:
     """Keep `costs`, with the `facts` for a person to read. Raises OSError, and leaves no part."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_suffix(f".{os.getpid()}.partial")
     content = {"facts": dict(facts), "measured": costs.measured}
-    try:
-        beside.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(file) as new:
+        new.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
 
 
 def _scale(length: int) -> int:

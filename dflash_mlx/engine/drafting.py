@@ -19,7 +19,6 @@ from .sampling import Chooser
 NOT_FINITE = -1
 """What every draft is when the drafter's values overflowed: no token, so never right."""
 
-
 _WORTH_A_PASS = 32
 """Rows of taps from which on a pass over them costs little more than reading the weights."""
 
@@ -73,10 +72,16 @@ def draft_head(target: Target, drafter: Drafter) -> DraftHead | None:
 
 
 class _Waiting(NamedTuple):
-    """Taps of the tokens up to position `end` that have not entered the context yet."""
+    """Taps of the tokens up to position `end` that have not entered the context yet.
+
+    Changed as a whole: an interrupt leaves the old or the new.
+    """
 
     taps: tuple[mx.array, ...]
     end: int
+
+
+_NONE = _Waiting((), 0)
 
 
 class BlockDrafting:
@@ -95,9 +100,7 @@ class BlockDrafting:
         self._head = head
         self._cache = drafter.make_cache()
         self._ranking = Ranking(target, drafter, head)
-        self._waiting = _Waiting(
-            (), 0
-        )  # changed as a whole: an interrupt leaves the old or the new
+        self._waiting = _NONE
 
     @property
     def length(self) -> int:
@@ -112,7 +115,7 @@ class BlockDrafting:
     def rewind(self, length: int) -> None:
         """Forget the context from `length` on; all of it where a sliding window has moved on."""
         cache = self.context()
-        self._waiting = _Waiting((), 0)
+        self._waiting = _NONE
         cache.rewind(length if length >= cache.rewind_limit else 0)
 
     @property
@@ -131,7 +134,7 @@ class BlockDrafting:
 
     def restore(self, saved: object) -> None:
         """Be as when `saved` was."""
-        self._waiting = _Waiting((), 0)
+        self._waiting = _NONE
         self._cache.restore(cast("tuple[int, list[Buffer | None]]", saved))
 
     def extend(self, taps: mx.array) -> None:
@@ -147,7 +150,7 @@ class BlockDrafting:
         if rows := max(0, waiting.end - cache.length):
             taps = waiting.taps[0] if len(waiting.taps) == 1 else mx.concatenate([*waiting.taps], 1)
             self._drafter.extend(taps[:, taps.shape[1] - rows :], cache)
-        self._waiting = _Waiting((), 0)
+        self._waiting = _NONE
         return cache
 
     def propose(self, history: Sequence[int], rows: int, chooser: Chooser) -> mx.array:

@@ -12,7 +12,7 @@ The definitions, used everywhere:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 FRUITLESS = 16
 """Rounds without one right draft after which a person is told."""
@@ -60,6 +60,10 @@ class Configuration:
     draft_vocab: int | None = None
     auto: bool = False
     copies: bool = False
+
+    def noting(self, note: str) -> Configuration:
+        """The same, with one more note."""
+        return replace(self, notes=(*self.notes, note))
 
 
 @dataclass

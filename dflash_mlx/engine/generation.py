@@ -94,8 +94,7 @@ def _events(
     if tuning is not None and limit > 1 and (seconds := tuning.measure(context, chooser)):
         begin += seconds
         note = f"measured what rounds cost here, once, in {seconds:.1f} s"
-        notes = (*stats.configuration.notes, note)
-        stats.configuration = replace(stats.configuration, notes=notes)
+        stats.configuration = stats.configuration.noting(note)
     first = 0.0
     steps = decode(context, prompt[-1], blocks, limit, chooser, output.take)
     for step in _saying_dtype(steps, stats.configuration.draft_dtype):
@@ -106,8 +105,7 @@ def _events(
         stats.configuration = _with_kernels(stats.configuration, context.target, ran_before)
         reason = _count(stats, step, output.stopped, limit)
         if stats.fruitless and FRUITLESS_NOTE not in stats.configuration.notes:
-            notes = (*stats.configuration.notes, FRUITLESS_NOTE)
-            stats.configuration = replace(stats.configuration, notes=notes)
+            stats.configuration = stats.configuration.noting(FRUITLESS_NOTE)
         if reason is not None:
             output.finish()
         text, thinking = output.drain()
@@ -122,10 +120,12 @@ def _configuration(pair: Pair, block_size: int, prompt_tokens: int) -> Configura
             pair.configuration, block_size=1, draft_model=None, draft_dtype=None, draft_vocab=None
         )
     trained = pair.drafter.config.max_position_embeddings
-    notes = pair.configuration.notes
-    if trained is not None and prompt_tokens > trained:
-        notes += (f"the drafter was trained for contexts of {trained} tokens: fewer drafts hit",)
-    return replace(pair.configuration, block_size=block_size, notes=notes)
+    configuration = replace(pair.configuration, block_size=block_size)
+    if trained is None or prompt_tokens <= trained:
+        return configuration
+    return configuration.noting(
+        f"the drafter was trained for contexts of {trained} tokens: fewer drafts hit"
+    )
 
 
 def _with_kernels(

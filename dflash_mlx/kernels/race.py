@@ -10,13 +10,14 @@ without a GPU.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
 import mlx.core as mx
+
+from ..whole_file import replacing
 
 Clock = Callable[[], float]
 """Seconds, from any start."""
@@ -116,12 +117,8 @@ class Referee:
         every = {case: asdict(verdict) for case, verdict in self.verdicts.items()}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            part = self._file.with_suffix(f".{os.getpid()}.partial")  # others may race as well
-            try:
-                part.write_text(json.dumps(every, indent=1, sort_keys=True), encoding="utf-8")
-                part.replace(self._file)
-            finally:
-                part.unlink(missing_ok=True)
+            with replacing(self._file) as new:
+                new.write_text(json.dumps(every, indent=1, sort_keys=True), encoding="utf-8")
         except OSError:
             self._file = None
 

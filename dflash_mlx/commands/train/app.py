@@ -13,7 +13,7 @@ from typer import Context, Option, Typer
 from ...backend import prepare
 from ...errors import UsageError
 from ...training.settings import STAGES, gather, read_recipe
-from ..arguments import Dtype
+from ..arguments import ComputeDtype, Dtype
 from .flags import flags_of, parsed
 
 app = Typer(name="train", rich_markup_mode=None)
@@ -41,10 +41,7 @@ class Job:
         Path | None,
         Option(metavar="FILE", help="Settings as YAML, a section a stage; flags win over it."),
     ] = None
-    dtype: Annotated[
-        Dtype | None,
-        Option(help="Number format to compute in. (default: what suits the machine)"),
-    ] = None
+    dtype: ComputeDtype = None
 
 
 def stage(name: str) -> Callable[[Callable[[Job, dict[str, Any]], None]], Callable[..., None]]:
