@@ -44,7 +44,8 @@ def load(
     model was made for. A model that has no room for it (by default for 4,096) is not fetched.
     cache_dir: where the embedded model is kept, and what rounds cost on this machine; by default
     ~/.cache/dflash-mlx.
-    kernels: False leaves a Mac's GPU to MLX's own kernels, and skips the race at the first load.
+    kernels: False leaves a Mac's GPU to MLX's own kernels, and skips the race at the first load; on
+    a CPU it leaves mlx-lm's layers as they are.
     progress: told how a first set-up of the embedded pair goes.
 
     Raises DFlashError where a file is missing or broken, or the two do not belong together.

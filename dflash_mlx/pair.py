@@ -18,10 +18,12 @@ from tokenizers import Tokenizer
 
 from .backend import Backend
 from .drafter import Drafter, load_drafter
+from .drafter.fused import fuse
 from .drafter.serving import serve
+from .engine.blocks import COPIED_ROWS
 from .engine.context import Context
 from .engine.drafting import BlockDrafting, draft_head
-from .engine.events import STOCK_KERNELS, Configuration
+from .engine.events import FUSED_LAYERS, STOCK_KERNELS, Configuration
 from .engine.exact import prove
 from .engine.memory import Allocator, hold, machine_limits
 from .engine.options import Options, Sampling
@@ -181,7 +183,8 @@ def load_pair(
 ) -> Pair:
     """Load the pair in the folders `names`, in `dtype` or what suits the machine.
 
-    `own_kernels` lets ours serve on a Mac, where they are faster or `backend` promises exactness.
+    `own_kernels` lets ours serve on a Mac, where they are faster or `backend` promises exactness,
+    and fused layers on a CPU with OpenBLAS.
     A target that cannot draft decodes plainly, with a note, unless a person chose the drafter.
     Raises DFlashError where a file is broken, or the two do not belong together.
     """
@@ -192,12 +195,15 @@ def load_pair(
     drafter = None
     on_metal = backend.device == "metal"
     metal = kernels(backend.exact, costs_folder) if on_metal and own_kernels else None
+    fused = own_kernels and backend.device == "cpu" and backend.blas == "openblas"
     if names.draft_folder is not None:
         drafter = load_drafter(names.draft_folder, wanted or _draft_dtype(backend))
         if metal is not None:
             serve(drafter, metal)
+        if fused:
+            fuse(drafter)
     taps = drafter.config.target_layer_ids if drafter else ()
-    target = Target(model_, config, taps, kv_bits, metal)
+    target = Target(model_, config, taps, kv_bits, metal, fused)
     target.asked_context = names.context
     tokenizer = load_pair_tokenizer(names.model_folder, config)
     generation_config = read_optional_json(names.model_folder / "generation_config.json")
@@ -222,11 +228,12 @@ def load_pair(
         _thinking(names),
         costs_folder,
     )
-    rows = pair.configuration.block_size
+    drafted = pair.configuration.block_size
+    rows = max(drafted, COPIED_ROWS) if drafter else 1
     if on_metal and backend.exact:
         prove(target, rows)
     elif metal is not None:
-        race_first(pair.context(), rows)
+        race_first(pair.context(), rows, drafted)
     if drafter is not None and drafter.config.rows_in_doubt:
         pair = settle_rows(pair)
     if on_metal:
@@ -371,7 +378,7 @@ def _configuration(
         compiled=backend.compiled,
         exact=backend.exact,
         block_size=drafter.config.verified_rows if drafter else 1,
-        kernels=STOCK_KERNELS,
+        kernels=FUSED_LAYERS if target.serving.fused else STOCK_KERNELS,
         notes=(*backend.notes, *(n for n in (names.note, stranger, names.memory) if n)),
         draft_vocab=len(drafter.config.draft_vocab or ()) or None if drafter else None,
     )

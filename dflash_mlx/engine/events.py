@@ -22,6 +22,8 @@ FRUITLESS_NOTE = (
 )
 STOCK_KERNELS = "stock MLX"
 """A configuration's `kernels` where all that computes is MLX's own."""
+FUSED_LAYERS = "fused layers"
+"""Where the target's layers are those of `target.fused`, made for a CPU with OpenBLAS."""
 
 
 def acceptance_length(accepted: Sequence[int]) -> float | None:

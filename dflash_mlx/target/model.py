@@ -33,7 +33,8 @@ class Target:
 
     Two targets may share one mlx-lm model, with different taps, in one process. With `kv_bits`
     (4 or 8) keys and values are cached quantized: UsageError is raised where they cannot be.
-    With `metal`, blocks are computed by its kernels where the model's family is listed (`serving`).
+    With `metal`, blocks are computed by its kernels where the model's family is listed (`serving`);
+    with `fused`, by layers for a CPU with OpenBLAS, and not in the same bits for every row count.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Target:
         tap_ids: Sequence[int] = (),
         kv_bits: int | None = None,
         metal: Metal | None = None,
+        fused: bool = False,
     ) -> None:
         self.metal = metal
         self.model = model
@@ -62,7 +64,7 @@ class Target:
             )
         recurrent = self._recurrent_layers()
         inputs = {(i, p): m for i, at in recurrent.items() for p, m in projections(at).items()}
-        self.serving = Serving(model, self.head_module, metal)
+        self.serving = Serving(model, self.head_module, metal, fused)
         with self.serving.on():  # what is watched is what serves
             self._taps = Watch({i: layers[i] for i in self.tap_ids})
             self._all = Watch({i: layers[i] for i in self.tap_ids} | recurrent | inputs)
@@ -180,7 +182,8 @@ class Target:
 
     def head_rows(self, ids: Sequence[int]) -> DraftHead:
         """The head over the tokens `ids` alone: a copy of its rows, to be made once."""
-        return DraftHead.of(self.head_module, self.head, ids, self.vocab_rows)
+        columns = self.serving.fused
+        return DraftHead.of(self.head_module, self.head, ids, self.vocab_rows, columns)
 
     def _tapped(self, notes: Notes) -> mx.array | None:
         if not self.tap_ids:

@@ -1,4 +1,4 @@
-"""A target that computes its blocks with Metal kernels.
+"""A target that computes its blocks with our ops: Metal kernels, or fused layers on a CPU.
 
 As taps do, our ops enter by instance: while a pass is built, each module of a listed kind is of a
 subclass of its own class. What is of no listed kind stays MLX's own, and `stock` names it.
@@ -17,6 +17,7 @@ from mlx_lm.models.activations import swiglu
 
 from ..kernels.metal import Metal
 from ..kernels.projection import Projection, served_linear, served_linear_layers
+from .fused import fused_layers
 from .served_attention import LAYERS, served_attention
 from .served_delta_net import DeltaRows, served_delta_net
 from .watch import LOCK, instances_of
@@ -26,12 +27,20 @@ _OTHERS = (nn.RMSNorm, nn.Embedding, nn.QuantizedEmbedding, nn.Linear, nn.Quanti
 
 
 class Serving:
-    """The modules of a model that our ops serve; none without `metal`, or in other families."""
+    """The modules of a model that our ops serve: by `metal`, or `fused` for a CPU's OpenBLAS.
 
-    def __init__(self, model: nn.Module, head: nn.Module, metal: Metal | None) -> None:
+    None without either, or in other families.
+    """
+
+    def __init__(
+        self, model: nn.Module, head: nn.Module, metal: Metal | None, fused: bool = False
+    ) -> None:
         self._rows: dict[int, DeltaRows] = {}
         self._served: list[tuple[nn.Module, type[Any]]] = []
         self.stock: tuple[str, ...] = ()
+        if fused:
+            self._served = fused_layers(model, head)
+        self.fused = bool(self._served)
         if metal is None:
             return
         for _, module in model.named_modules():

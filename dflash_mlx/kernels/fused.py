@@ -1,0 +1,115 @@
+"""Ops for a CPU with OpenBLAS: fewer and larger products, and weights stored as it reads them fast.
+
+On such a machine a pass of a small model spends most of its time outside arithmetic: OpenBLAS
+copies every weight into its own order before it multiplies, and MLX runs each small op by itself.
+Stored by columns, weights are copied in half the time; layers that read the same rows are one
+product; query heads that share keys are rows of one product. Not for `exact`: sums are in another
+order than MLX's own, as OpenBLAS's are anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+_LOG2_E = math.log2(math.e)
+"""MLX's exponential takes 25 ns an element on x86, its power 9: so e^x is here 2^(x log2 e)."""
+
+
+def by_columns(weight: mx.array) -> mx.array:
+    """The same matrix `[N, K]`, evaluated, a view of its transpose."""
+    columns = mx.contiguous(weight.T)
+    mx.eval(columns)
+    return columns.T
+
+
+class Columns:
+    """x `[..., K]` -> `[..., N]`: the outputs of linear `layers` side by side, as one product.
+
+    The layers' own weights become views of what is joined: nothing is in memory twice.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        self._matrix = by_columns(mx.concatenate([layer.weight for layer in layers])).T
+        biases = [layer.bias for layer in layers if "bias" in layer]
+        self._bias = mx.concatenate(biases) if biases else None
+        begin = 0
+        for layer in layers:
+            end = begin + layer.weight.shape[0]
+            layer.weight = self._matrix[:, begin:end].T
+            mx.eval(layer.weight)
+            begin = end
+
+    def __call__(self, x: mx.array) -> mx.array:
+        product = x @ self._matrix
+        return product if self._bias is None else product + self._bias
+
+
+def can_join(layers: Sequence[nn.Module]) -> bool:
+    """Whether `layers` are plain float32 linear ones, with a bias all or none."""
+    plain = all(type(layer) is nn.Linear and layer.weight.dtype == mx.float32 for layer in layers)
+    return plain and len({"bias" in layer for layer in layers}) == 1
+
+
+def swiglu(gate: mx.array, up: mx.array) -> mx.array:
+    """silu(gate) * up."""
+    return _swiglu(gate, up)
+
+
+def grouped_attention(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    scale: float,
+    visible: mx.array | None = None,
+) -> mx.array:
+    """Attention `[B, H, L, d]` of queries of that shape over keys and values `[B, H_kv, n, d]`.
+
+    Query heads that share a KV head are rows of one product, where MLX's CPU op would read the keys
+    once for each. `visible` `[L, n]`, bool, tells what a query sees; None: all.
+    """
+    batch, heads, length, dims = queries.shape
+    groups, group = keys.shape[1], heads // keys.shape[1]
+    rows = (queries * (scale * _LOG2_E)).reshape(batch, groups, group * length, dims)
+    scores = rows @ keys.swapaxes(-1, -2)
+    if visible is not None:
+        scores = mx.where(mx.tile(visible, (group, 1)), scores, -mx.inf)
+    powers = _powers(scores, scores.max(-1, keepdims=True))
+    mixed = (powers @ values) / powers.sum(-1, keepdims=True)
+    return mixed.reshape(batch, heads, length, dims)
+
+
+class Causal:
+    """What a block's rows see of the context and of one another; the last answer is remembered.
+
+    All layers of a pass ask for the same.
+    """
+
+    def __init__(self) -> None:
+        self._rows, self._keys = 0, 0
+        self._visible: mx.array | None = None
+
+    def __call__(self, rows: int, keys: int) -> mx.array | None:
+        """bool `[rows, keys]`, the rows standing at the end of the keys; None: one row sees all."""
+        if rows == 1:
+            return None
+        if (rows, keys) != (self._rows, self._keys):
+            seen = np.tri(rows, keys, keys - rows, dtype=bool)
+            self._rows, self._keys, self._visible = rows, keys, mx.array(seen)
+        return self._visible
+
+
+def _plain_swiglu(gate: mx.array, up: mx.array) -> mx.array:
+    return gate * up / (1 + mx.power(2.0, gate * -_LOG2_E))
+
+
+def _plain_powers(scores: mx.array, top: mx.array) -> mx.array:
+    return mx.power(2.0, scores - top)
+
+
+_swiglu = mx.compile(_plain_swiglu, shapeless=True)
+_powers = mx.compile(_plain_powers, shapeless=True)

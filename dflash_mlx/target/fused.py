@@ -1,0 +1,91 @@
+"""mlx-lm's attention and MLP layers by the ops of `kernels.fused`, on a CPU with OpenBLAS.
+
+Quantized and foreign caches, and masks of a window or a batch, are left to mlx-lm's attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models import llama, qwen2, qwen3, qwen3_moe
+from mlx_lm.models.base import scaled_dot_product_attention
+from mlx_lm.models.cache import KVCache
+
+from ..kernels.fused import Causal, Columns, by_columns, can_join, grouped_attention, swiglu
+
+Served = tuple[nn.Module, type[nn.Module]]
+
+_ATTENTIONS = (llama.Attention, qwen2.Attention, qwen3.Attention, qwen3_moe.Attention)
+_MLPS = (llama.MLP, qwen2.MLP, qwen3.MLP, qwen3_moe.MLP)
+
+
+def fused_layers(model: nn.Module, head: nn.Module) -> list[Served]:
+    """The layers of `model` that our ops serve, each with a subclass of its class for it alone.
+
+    Their weights, and those of `head` and of all other linear layers, are stored by columns from
+    now on; where no layer can be served, nothing is changed.
+    """
+    causal = Causal()
+    served: list[Served] = []
+    for _, module in model.named_modules():
+        if type(module) in _ATTENTIONS and can_join([module.q_proj, module.k_proj, module.v_proj]):
+            served.append((module, fused_attention(module, causal)))
+        elif type(module) in _MLPS and can_join([module.gate_proj, module.up_proj]):
+            served.append((module, fused_mlp(module)))
+    if served:
+        for layer in _alone(served, head):
+            layer.weight = by_columns(layer.weight)
+    return served
+
+
+def _alone(served: list[Served], head: nn.Module) -> list[nn.Module]:
+    """The linear layers that nothing is joined with, and the head."""
+    last = [getattr(module, "o_proj", None) or module.down_proj for module, _ in served]
+    plain = (nn.Linear, nn.Embedding)
+    return [each for each in [*last, head] if type(each) in plain and each.weight.ndim == 2]
+
+
+def fused_attention(layer: Any, causal: Causal) -> type[nn.Module]:
+    """A subclass of the attention's class for this instance."""
+    plain: Any = type(layer)
+    heads, kv_heads = layer.n_heads, layer.n_kv_heads
+    into = Columns([layer.q_proj, layer.k_proj, layer.v_proj])
+
+    class Served(plain):
+        def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+            rows = into(x).reshape(*x.shape[:2], heads + 2 * kv_heads, -1)
+            turned, values = rows[:, :, :-kv_heads], rows[:, :, -kv_heads:].swapaxes(1, 2)
+            if "q_norm" in self:
+                queries, keys = turned[:, :, :heads], turned[:, :, heads:]
+                turned = mx.concatenate([self.q_norm(queries), self.k_norm(keys)], axis=2)
+            turned = self.rope(turned.swapaxes(1, 2), offset=0 if cache is None else cache.offset)
+            queries, keys = turned[:, :heads], turned[:, heads:]
+            if cache is not None:
+                keys, values = cache.update_and_fetch(keys, values)
+            if type(cache) is KVCache and not isinstance(mask, mx.array):
+                seen = None if mask is None else causal(x.shape[1], keys.shape[2])
+                mixed = grouped_attention(queries, keys, values, self.scale, seen)
+            else:
+                mixed = scaled_dot_product_attention(
+                    queries, keys, values, cache=cache, scale=self.scale, mask=mask
+                )
+            return self.o_proj(mixed.swapaxes(1, 2).flatten(2))
+
+    Served.__name__ = plain.__name__
+    return Served
+
+
+def fused_mlp(layer: Any) -> type[nn.Module]:
+    """A subclass of the MLP's class for this instance: gate and up in one product."""
+    plain: Any = type(layer)
+    into = Columns([layer.gate_proj, layer.up_proj])
+
+    class Served(plain):
+        def __call__(self, x: mx.array) -> mx.array:
+            gate, up = mx.split(into(x), 2, axis=-1)
+            return self.down_proj(swiglu(gate, up))
+
+    Served.__name__ = plain.__name__
+    return Served
