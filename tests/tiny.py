@@ -18,7 +18,7 @@ from mlx_lm.models import llama, qwen3
 from dflash_mlx.drafter import Drafter, DrafterConfig
 from dflash_mlx.drafter.cache import DrafterCache
 from dflash_mlx.drafter.rope import RopeConfig
-from dflash_mlx.engine.blocks import Blocks, FixedBlocks
+from dflash_mlx.engine.blocks import Blocks, FixedBlocks, Plan
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.decode import Step, decode
 from dflash_mlx.engine.drafting import BlockDrafting, Drafting
@@ -228,6 +228,22 @@ class Script:
         return mx.array(drafts, mx.int32)
 
 
+class LongCopies:
+    """Copies of 16 rows wherever there can be one, else the drafter's block of 4, or one row."""
+
+    copies = True
+
+    def __init__(self, *, drafts: bool) -> None:
+        self.drafts = drafts
+
+    def plan(self, length: int, wanted: int, match: int = 0) -> Plan:
+        """So many rows, or as many as are wanted."""
+        return Plan(min(16 if match else 4 if self.drafts else 1, wanted), match)
+
+    def observe(self, plan: Plan, accepted: int) -> None:
+        """Learns nothing."""
+
+
 def run(
     target: Target,
     prompt: Sequence[int],
@@ -245,12 +261,11 @@ def run(
     In blocks of `block_size` rows, or as `blocks` plans.
     """
     context = context or Context(target, drafting)
-    draft = (blocks.most if blocks else block_size) > 1
-    reused = context.reuse(prompt, draft)
-    context.prefill(prompt[reused:-1], draft)
+    blocks = blocks or FixedBlocks(block_size)
+    reused = context.reuse(prompt, blocks.drafts)
+    context.prefill(prompt[reused:-1], blocks.drafts)
     chooser = Chooser(sampling or Sampling(), KEY, tuple(processors))
-    rows = FixedBlocks(block_size) if blocks is None else blocks
-    steps = list(decode(context, prompt[-1], rows, limit, chooser, take_all))
+    steps = list(decode(context, prompt[-1], blocks, limit, chooser, take_all))
     return [token for step in steps for token in step.tokens], steps, context
 
 

@@ -52,23 +52,35 @@ def cost_finding(pair: Pair) -> Finding:
     pair.tuning.measure(context, chooser)
     costs = pair.tuning.costs(chooser)
     at = costs.at(_CONTEXT)
-    rounds = {r: at.verify[r - 1] + at.draft[r - 1] for r in costs.rows_to_measure() if r > 1}
-    return costs_told(at.verify[0], rounds)
+    verified, drafted = costs.rows_to_measure()
+    rounds = {rows: at.verify[rows - 1] + at.draft[rows - 1] for rows in drafted}
+    return costs_told(at.verify[0], rounds, {rows: at.verify[rows - 1] for rows in verified[1:]})
 
 
-def costs_told(plain: float, rounds: Mapping[int, float]) -> Finding:
+def costs_told(plain: float, rounds: Mapping[int, float], copies: Mapping[int, float]) -> Finding:
     """`plain` is a plain step's seconds, `rounds` those of a round of so many rows, its draft too.
 
-    Drafting cannot pay where even a full block costs more than its rows by plain decoding.
+    `copies` are those of a round without a draft. Drafting cannot pay where even a full block costs
+    more than its rows by plain decoding.
     """
     even = {rows: seconds / plain for rows, seconds in rounds.items()}
-    told = ", ".join(f"{rows} rows {times:.1f}" for rows, times in even.items())
-    words = f"a token {plain * 1000:.1f} ms; a round, in tokens that it must give: {told}"
-    figures = {"plain_seconds": plain, "round_seconds": dict(rounds)}
+    words = (
+        f"a token {plain * 1000:.1f} ms; a round, in tokens that it must give: {_by_rows(even)};"
+        f" of a copy: {_by_rows({rows: seconds / plain for rows, seconds in copies.items()})}"
+    )
+    figures = {
+        "plain_seconds": plain,
+        "round_seconds": dict(rounds),
+        "copy_seconds": dict(copies),
+    }
     if all(times >= rows for rows, times in even.items()):
         cure = "use --no-draft here, or mend what is noted of the BLAS"
         return Finding("cost of rounds", "note", f"{words}: drafting cannot pay", cure, figures)
     return Finding("cost of rounds", "ok", words, figures=figures)
+
+
+def _by_rows(times: Mapping[int, float]) -> str:
+    return ", ".join(f"{rows} rows {each:.1f}" for rows, each in times.items())
 
 
 def _reply(pair: Pair, tokens: list[int], rows: int, limit: int) -> list[int]:

@@ -14,6 +14,11 @@ from typing import NamedTuple, Protocol
 from .acceptance import Acceptance
 from .costs import Costs
 
+COPIED_ROWS = 16
+"""The most rows of a round whose drafts are copied, whatever block the drafter was trained for.
+
+Where text repeats itself it does so at length, and kernels for a block take twice as many.
+"""
 LEAST_MATCH = 4
 """How many tokens must have occurred before, in a row, for their continuation to be a draft."""
 _CLASSES = (4, 8, 16, 32)
@@ -43,8 +48,8 @@ class Blocks(Protocol):
     """Decides on each round, and is told what came of it."""
 
     @property
-    def most(self) -> int:
-        """The most rows that a round may have; 1 is plain decoding."""
+    def drafts(self) -> bool:
+        """Whether the drafter may be asked, and so must know the context."""
 
     @property
     def copies(self) -> bool:
@@ -66,11 +71,12 @@ class FixedBlocks:
     copies = False
 
     def __init__(self, rows: int) -> None:
-        self.most = rows
+        self.drafts = rows > 1
+        self._rows = rows
 
     def plan(self, length: int, wanted: int, match: int = 0) -> Plan:
         """Always the same."""
-        return Plan(min(self.most, wanted))
+        return Plan(min(self._rows, wanted))
 
     def observe(self, plan: Plan, accepted: int) -> None:
         """Learns nothing."""
@@ -141,15 +147,15 @@ class _Way:
 class AutoBlocks:
     """The rows that promise the most tokens a second, plain decoding included.
 
-    `costs` are in any unit of time. With `drafter` False, drafts are copied or there are none.
+    `costs` are in any unit of time. Where they know no drafts, drafts are copied or there are none.
     """
 
-    def __init__(self, costs: Costs, *, drafter: bool = True, copies: bool = True) -> None:
-        self.most = costs.rows
+    def __init__(self, costs: Costs, *, copies: bool = True) -> None:
+        self.drafts = costs.drafted > 1
         self.copies = copies
         self._costs = costs
-        self._drafter = _Source(self.most - 1, _DRAFTER_PRIOR) if drafter else None
-        self._copies = [_Source(self.most - 1, prior) for prior in _COPY_PRIORS]
+        self._drafter = _Source(costs.drafted - 1, _DRAFTER_PRIOR) if self.drafts else None
+        self._copies = [_Source(costs.rows - 1, prior) for prior in _COPY_PRIORS]
 
     def plan(self, length: int, wanted: int, match: int = 0) -> Plan:
         """The round that promises the most, or now and then a trial of a way that did not pay."""
@@ -157,8 +163,8 @@ class AutoBlocks:
             return Plan()
         verify, draft = (seconds[:wanted] for seconds in self._costs.at(length))
         ways = []
-        if self._drafter is not None:
-            ways.append(_Way(self._drafter, [v + d for v, d in zip(verify, draft, strict=True)]))
+        if self._drafter is not None:  # its block may end before that of a copy
+            ways.append(_Way(self._drafter, [v + d for v, d in zip(verify, draft, strict=False)]))
         if self.copies and match >= LEAST_MATCH:
             ways.append(_Way(self._copied(match), verify, match))
         speed, plan, chosen = 1 / verify[0], Plan(), None

@@ -16,16 +16,20 @@ from typing import NamedTuple
 
 from ..whole_file import replacing
 
-Timings = Mapping[int, tuple[float, float]]
-"""By rows: seconds of the verification, and of the draft before it."""
-
 _ROWS = (1, 2, 4, 8, 12, 16, 24, 32)
 _STEP = 64
 """Tokens of context over which costs are taken to be the same."""
 
 
+class Timings(NamedTuple):
+    """What was measured at one context length: seconds by rows, of a pass over that many alone."""
+
+    verify: Mapping[int, float]
+    draft: Mapping[int, float]
+
+
 class RoundCosts(NamedTuple):
-    """Seconds at one context length; item r - 1 is for r rows."""
+    """Seconds at one context length; item r - 1 is for r rows. One row needs no draft: 0."""
 
     verify: Sequence[float]
     draft: Sequence[float]
@@ -34,10 +38,16 @@ class RoundCosts(NamedTuple):
 class Costs:
     """Costs between and beyond what was measured: straight lines, by rows and by length."""
 
-    def __init__(self, rows: int, measured: Mapping[int, Timings] | None = None) -> None:
-        """For blocks of up to `rows` rows. `measured` is by context length."""
+    def __init__(
+        self, rows: int, drafted: int, measured: Mapping[int, Timings] | None = None
+    ) -> None:
+        """For rounds of up to `rows` rows, of which the drafter fills up to `drafted` (1: none).
+
+        `measured` is by context length.
+        """
         self.rows = rows
-        self._measured = {length: dict(at) for length, at in (measured or {}).items()}
+        self.drafted = drafted
+        self._measured = dict(measured or {})
         self._at = -1
         self._latest: RoundCosts | None = None
 
@@ -46,9 +56,11 @@ class Costs:
         """What was measured, by context length."""
         return self._measured
 
-    def rows_to_measure(self) -> list[int]:
-        """Which counts of rows stand for all."""
-        return sorted({rows for rows in _ROWS if rows < self.rows} | {self.rows})
+    def rows_to_measure(self) -> tuple[list[int], list[int]]:
+        """Which counts of rows stand for all: of verifications, and of drafts."""
+        verified = {self.drafted, self.rows} | {rows for rows in _ROWS if rows < self.rows}
+        drafted = {self.drafted} | {rows for rows in _ROWS if rows < self.drafted}
+        return sorted(verified), sorted(drafted - {1})
 
     def covers(self, length: int) -> bool:
         """Whether a context of about `length` tokens was measured."""
@@ -56,28 +68,32 @@ class Costs:
 
     def add(self, length: int, timings: Timings) -> None:
         """Take in what was measured behind `length` tokens."""
-        self._measured[length] = dict(timings)
+        self._measured[length] = timings
         self._at = -1
 
     def at(self, length: int) -> RoundCosts:
         """Costs behind `length` tokens. Raises ValueError where nothing was measured."""
         if self._latest is None or self._at != length // _STEP:
             self._at = length // _STEP
-            self._latest = RoundCosts(*(self._line(length, which) for which in (0, 1)))
+            self._latest = self._lines(length)
         return self._latest
 
-    def _line(self, length: int, which: int) -> list[float]:
+    def _lines(self, length: int) -> RoundCosts:
         if not self._measured:
             raise ValueError("no round was measured yet")
         lengths = sorted(self._measured)
-        by_length = [
-            {rows: seconds[which] for rows, seconds in self._measured[known].items()}
-            for known in lengths
-        ]
-        return [
-            _between(length, lengths, [_between(rows, sorted(at), _values(at)) for at in by_length])
-            for rows in range(1, self.rows + 1)
-        ]
+        by_length = [self._measured[known] for known in lengths]
+
+        def line(timings: Sequence[Mapping[int, float]], rows: int) -> float:
+            return _between(
+                length, lengths, [_between(rows, sorted(t), _values(t)) for t in timings]
+            )
+
+        verify, draft = [at.verify for at in by_length], [at.draft for at in by_length]
+        return RoundCosts(
+            [line(verify, rows) for rows in range(1, self.rows + 1)],
+            [0.0, *(line(draft, rows) for rows in range(2, self.drafted + 1))],
+        )
 
 
 def costs_file(folder: Path, facts: Mapping[str, object]) -> Path:
@@ -86,31 +102,36 @@ def costs_file(folder: Path, facts: Mapping[str, object]) -> Path:
     return folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def read_costs(file: Path, rows: int) -> Costs:
-    """The costs that `file` holds; empty ones where it holds none that can be used."""
+def read_costs(file: Path, rows: int, drafted: int) -> Costs:
+    """The costs that `file` holds; empty ones where it holds none for so many rows."""
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
         measured = {
-            int(length): {int(count): (float(v), float(d)) for count, (v, d) in at.items()}
+            int(length): Timings(_by_rows(at["verify"]), _by_rows(at["draft"]))
             for length, at in kept["measured"].items()
         }
-        if all(_sensible(at) for at in measured.values()):
-            return Costs(rows, measured)
-    except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError):
+        if all(_sensible(at, rows, drafted) for at in measured.values()):
+            return Costs(rows, drafted, measured)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
-    return Costs(rows)  # they are measured anew, which is all that they are for
+    return Costs(rows, drafted)  # they are measured anew, which is all that they are for
 
 
-def _sensible(at: Timings) -> bool:
-    """Whether these can be timings: a pass that takes no time would be divided by."""
-    times = at.values()
-    return 1 in at and all(0 < v < math.inf and 0 <= d < math.inf for v, d in times)
+def _by_rows(kept: Mapping[str, object]) -> dict[int, float]:
+    return {int(rows): float(str(seconds)) for rows, seconds in kept.items()}
+
+
+def _sensible(at: Timings, rows: int, drafted: int) -> bool:
+    """Whether these can be timings, up to so many rows: a pass that takes no time is none."""
+    known = {1, rows} <= at.verify.keys() and {drafted} - {1} <= at.draft.keys()
+    return known and all(0 < t < math.inf for t in (*at.verify.values(), *at.draft.values()))
 
 
 def write_costs(file: Path, costs: Costs, facts: Mapping[str, object]) -> None:
     """Keep `costs`, with the `facts` for a person to read. Raises OSError, and leaves no part."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    content = {"facts": dict(facts), "measured": costs.measured}
+    measured = {length: at._asdict() for length, at in costs.measured.items()}
+    content = {"facts": dict(facts), "measured": measured}
     with replacing(file) as new:
         new.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
 

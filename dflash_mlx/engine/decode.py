@@ -49,7 +49,7 @@ def decode(
     rows that `blocks` plans, or fewer where fewer tokens are still wanted. Between steps the caches
     hold all tokens but the last, so a closed generator or an exception leaves the context usable.
     """
-    drafting = context.drafting if blocks.most > 1 else None
+    drafting = context.drafting if blocks.drafts else None
     history = [*context.tokens, anchor]
     copies = context.copies if blocks.copies else None
     if copies is not None:

@@ -88,7 +88,7 @@ def _events(
     begin = time.perf_counter()
     mx.reset_peak_memory()
     ran_before = Counter(context.target.metal.ran) if context.target.metal else Counter()
-    draft = blocks.most > 1
+    draft = blocks.drafts
     stats.reused_tokens = context.reuse(prompt, draft)
     context.prefill(prompt[stats.reused_tokens : -1], draft, progress)
     if tuning is not None and limit > 1 and (seconds := tuning.measure(context, chooser)):

@@ -44,16 +44,19 @@ def sources() -> str:
     return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
-def race_first(context: Context, most_rows: int) -> None:
-    """Let the cases race that a pair will meet: passes of the target, and drafts, by `ROWS`."""
+def race_first(context: Context, verified: int, drafted: int) -> None:
+    """Let the cases race that a pair will meet: passes of the target, and drafts, by `ROWS`.
+
+    Up to `verified` and `drafted` rows.
+    """
     target, drafting = context.target, context.drafting
     tokens = [(7 * i * i + 3 * i) % target.vocab_rows for i in range(_CONTEXT)]
     context.prefill(tokens, drafting is not None)
-    for rows in (rows for rows in ROWS if rows <= most_rows):
+    for rows in (rows for rows in ROWS if rows <= verified):
         with target.round(context.cache, rows) as turn:
             logits, _ = turn.forward(mx.array([tokens[:rows]]))
             mx.eval(logits)
             turn.commit(1)
-        if drafting is not None and rows > 1:
+        if drafting is not None and 1 < rows <= drafted:
             for sampling in (Sampling(), Sampling(temperature=1.0)):
                 mx.eval(drafting.propose(tokens, rows, Chooser(sampling)))

@@ -18,23 +18,28 @@ from statistics import median
 
 import mlx.core as mx
 
-from .blocks import AutoBlocks
+from .._version import __version__
+from .blocks import COPIED_ROWS, AutoBlocks
 from .context import Context
 from .costs import Costs, Timings, costs_file, read_costs, write_costs
 from .sampling import Chooser
 
-_SECONDS = 2.0
-"""How long a measurement goes on, if every count of rows was timed once."""
+_SECONDS = 3.0
+"""How long a measurement goes on, but for the ends, which are timed twice in any case."""
 _REPEATS = 4
 """How often each count of rows is timed at most; the least counts, as others hold disturbances."""
 _STEADY = 1.25
 """How much more than the least the next of these timings may be, or something else was running."""
 
+_Pass = tuple[Callable[[Context, Chooser, int], None], int]
+"""What is timed, and for how many rows."""
+
 
 class Tuning:
-    """Costs and policies of a pair whose blocks have up to `rows` rows.
+    """Costs and policies of a pair whose drafter's blocks have up to `rows` rows; 1: no drafter.
 
-    `facts` tell the pair and how it computes; costs are kept in `folder`, or only in memory.
+    `facts` tell the pair and how it computes; costs are kept in `folder`, or only in memory. In
+    what follows, `drafts` tells whether the drafter takes part.
     """
 
     def __init__(
@@ -43,89 +48,91 @@ class Tuning:
         self._rows = rows
         self._facts = {**(facts or {}), **_machine()}
         self._folder = folder
-        self._costs: dict[bool, Costs] = {}
-        self._policies: dict[tuple[bool, bool], AutoBlocks] = {}
+        self._costs: dict[tuple[bool, bool], Costs] = {}
+        self._policies: dict[tuple[bool, bool, bool], AutoBlocks] = {}
 
-    def costs(self, chooser: Chooser) -> Costs:
+    def costs(self, chooser: Chooser, drafts: bool = True) -> Costs:
         """What rounds cost where tokens are chosen like this: greedily, or drawn."""
-        greedy = chooser.sampling.greedy
-        if greedy not in self._costs:
-            file = self._file(greedy)
-            self._costs[greedy] = read_costs(file, self._rows) if file else Costs(self._rows)
-        return self._costs[greedy]
+        which = (chooser.sampling.greedy, drafts)
+        if which not in self._costs:
+            self._costs[which] = self._kept(chooser, drafts)
+        return self._costs[which]
 
-    def blocks(self, chooser: Chooser, copies: bool) -> AutoBlocks:
+    def blocks(self, chooser: Chooser, copies: bool, drafts: bool = True) -> AutoBlocks:
         """The policy, which remembers from one generation to the next how drafts did."""
-        which = (chooser.sampling.greedy, copies)
+        which = (chooser.sampling.greedy, copies, drafts)
         if which not in self._policies:
-            self._policies[which] = AutoBlocks(self.costs(chooser), copies=copies)
+            self._policies[which] = AutoBlocks(self.costs(chooser, drafts), copies=copies)
         return self._policies[which]
 
     def measure(
-        self, context: Context, chooser: Chooser, clock: Callable[[], float] = time.perf_counter
+        self,
+        context: Context,
+        chooser: Chooser,
+        clock: Callable[[], float] = time.perf_counter,
+        drafts: bool = True,
     ) -> float:
         """Learn what rounds cost behind `context`; returns the seconds it took, 0 where known."""
-        costs = self.costs(chooser)
+        costs = self.costs(chooser, drafts)
         length = len(context.tokens)
         if costs.covers(length):
             return 0.0
         begin = clock()
-        timings, steady = time_rounds(context, chooser, costs.rows_to_measure(), clock)
+        timings, steady = time_rounds(context, chooser, *costs.rows_to_measure(), clock)
         costs.add(length, timings)
-        if steady and (file := self._file(chooser.sampling.greedy)):
+        if steady and (file := self._file(chooser, drafts)):
             # To what is kept, not with all that is known: some of that a busy machine gave.
-            kept = read_costs(file, self._rows)
+            kept = self._kept(chooser, drafts)
             kept.add(length, timings)
             with suppress(OSError):  # where nothing can be kept, it is measured anew next time
                 write_costs(file, kept, self._facts)
         return clock() - begin
 
-    def _file(self, greedy: bool) -> Path | None:
-        return costs_file(self._folder, {**self._facts, "greedy": greedy}) if self._folder else None
+    def _kept(self, chooser: Chooser, drafts: bool) -> Costs:
+        """The costs in the file, none where there is no such file."""
+        drafted = self._rows if drafts else 1
+        rows = max(drafted, COPIED_ROWS)
+        file = self._file(chooser, drafts)
+        return read_costs(file, rows, drafted) if file else Costs(rows, drafted)
+
+    def _file(self, chooser: Chooser, drafts: bool) -> Path | None:
+        how = {"greedy": chooser.sampling.greedy, "drafts": drafts}
+        return costs_file(self._folder, {**self._facts, **how}) if self._folder else None
 
 
 def time_rounds(
     context: Context,
     chooser: Chooser,
-    rows: Sequence[int],
+    verified: Sequence[int],
+    drafted: Sequence[int],
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Timings, bool]:
-    """Seconds of a verification and of a draft behind `context`, for these counts of rows.
+    """Seconds of verifications and of drafts behind `context`, for these counts of rows.
 
-    The smallest and the largest count are timed twice, others as long as there is time. The second
+    Those of one row and of the most are timed twice, others as long as there is time. The second
     result tells whether repeated timings agree: on a busy machine they do not.
     """
     end = clock() + _SECONDS
-    ends = (rows[0], rows[-1])
-    order = [*dict.fromkeys(ends), *(count for count in rows if count not in ends)]
-    times: dict[int, list[tuple[float, float]]] = {count: [] for count in order}
+    ends = [(_verification, verified[0]), (_verification, verified[-1])]
+    ends += [(_draft, rows) for rows in drafted[-1:]]
+    passes = [(_verification, rows) for rows in verified] + [(_draft, rows) for rows in drafted]
+    times: dict[_Pass, list[float]] = {each: [] for each in (*ends, *passes)}
     for _ in range(_REPEATS):
-        for count in order:
-            needed = count in ends and len(times[count]) < 2
-            if needed or clock() <= end:
-                verify = _seconds(_verification, context, chooser, count, clock)
-                draft = _seconds(_draft, context, chooser, count, clock)
-                times[count].append((verify, draft))
-    timings = {
-        count: (min(verify for verify, _ in of_count), min(draft for _, draft in of_count))
-        for count, of_count in times.items()
-        if of_count
-    }
-    repeated = [sorted(verify for verify, _ in of_count)[:2] for of_count in times.values()]
+        for (part, rows), so_far in times.items():
+            if (len(so_far) < 2 and (part, rows) in ends) or clock() <= end:
+                begin = clock()
+                part(context, chooser, rows)
+                so_far.append(clock() - begin)
+    least = {each: min(of_each) for each, of_each in times.items() if of_each}
+    timings = Timings(
+        {rows: seconds for (part, rows), seconds in least.items() if part is _verification},
+        {rows: seconds for (part, rows), seconds in least.items() if part is _draft},
+    )
+    repeated = [
+        sorted(of_each)[:2] for (part, _), of_each in times.items() if part is _verification
+    ]
     spreads = [pair[1] / pair[0] for pair in repeated if len(pair) == 2]
     return timings, median(spreads) < _STEADY
-
-
-def _seconds(
-    part: Callable[[Context, Chooser, int], None],
-    context: Context,
-    chooser: Chooser,
-    rows: int,
-    clock: Callable[[], float],
-) -> float:
-    begin = clock()
-    part(context, chooser, rows)
-    return clock() - begin
 
 
 def _verification(context: Context, chooser: Chooser, rows: int) -> None:
@@ -138,7 +145,7 @@ def _verification(context: Context, chooser: Chooser, rows: int) -> None:
 
 
 def _draft(context: Context, chooser: Chooser, rows: int) -> None:
-    if context.drafting is not None and rows > 1:
+    if context.drafting is not None:
         history = [*context.tokens, _last(context)]
         mx.eval(context.drafting.propose(history, rows, chooser))
 
@@ -153,4 +160,5 @@ def _machine() -> dict[str, object]:
         "chip": mx.device_info().get("device_name"),
         "cores": os.cpu_count(),
         "mlx": metadata.version("mlx"),
+        "dflash-mlx": __version__,
     }

@@ -16,6 +16,7 @@ def test_a_right_pair_is_fine_and_its_costs_are_told() -> None:
     assert identity.words == "tiny: 2 answers are the same with 8 rows"
     assert (identity.status, cost.check) == ("ok", "cost of rounds")
     assert set(cost.figures["round_seconds"]) == {2, 4, 8}
+    assert set(cost.figures["copy_seconds"]) == {2, 4, 8, 12, 16}
     assert cost.words.startswith("a token ")
 
 
@@ -41,9 +42,12 @@ def test_without_a_drafter_there_is_nothing_to_compare() -> None:
 
 
 def test_where_a_row_costs_as_much_as_a_token_drafting_cannot_pay() -> None:
-    dear = costs_told(0.1, {2: 0.21, 4: 0.45, 8: 0.9})
+    dear = costs_told(0.1, {2: 0.21, 4: 0.45, 8: 0.9}, {16: 1.8})
     assert dear.status == "note"
     assert "drafting cannot pay" in dear.words
-    cheap = costs_told(0.1, {2: 0.12, 4: 0.14, 8: 0.2})
+    cheap = costs_told(0.1, {2: 0.12, 4: 0.14, 8: 0.2}, {8: 0.16, 16: 0.24})
     assert cheap.status == "ok"
-    assert cheap.words.endswith("tokens that it must give: 2 rows 1.2, 4 rows 1.4, 8 rows 2.0")
+    assert cheap.words.endswith(
+        "tokens that it must give: 2 rows 1.2, 4 rows 1.4, 8 rows 2.0;"
+        " of a copy: 8 rows 1.6, 16 rows 2.4"
+    )

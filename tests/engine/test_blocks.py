@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from dflash_mlx.engine.blocks import AutoBlocks, Blocks, FixedBlocks, Plan
-from dflash_mlx.engine.costs import Costs
+from dflash_mlx.engine.blocks import COPIED_ROWS, AutoBlocks, Blocks, FixedBlocks, Plan
+from dflash_mlx.engine.costs import Costs, Timings
+from dflash_mlx.kernels.metal import MAX_ROWS
 
 ROWS = 16
 RATES = {  # how often draft 1, 2, ... is right if those before it are; the last stands for the rest
@@ -23,18 +24,13 @@ RATES = {  # how often draft 1, 2, ... is right if those before it are; the last
 }
 # Milliseconds of a verification and of a draft. The first is an M5 Pro's on 4-bit weights as users
 # reported it (gh:osaurus-ai/vmlx-swift#276, dflash.md, section 7), with a draft's cost assumed.
-SHORT = {
-    1: (5.7, 0.0),
-    2: (5.9, 1.2),
-    4: (6.3, 1.2),
-    5: (7.4, 1.3),
-    8: (9.5, 1.4),
-    12: (10.5, 1.5),
-    16: (11.5, 1.6),
-}
+SHORT = Timings(
+    {1: 5.7, 2: 5.9, 4: 6.3, 5: 7.4, 8: 9.5, 12: 10.5, 16: 11.5},
+    {2: 1.2, 4: 1.2, 5: 1.3, 8: 1.4, 12: 1.5, 16: 1.6},
+)
 # A context at which rows are so dear that no draft can pay (0.56 times plain: gh:jundot/omlx#873).
-LONG = {rows: (10.0 * rows, 2.0) for rows in (1, 2, 4, 8, 16)}
-COSTS = Costs(ROWS, {500: SHORT, 32_000: LONG})
+LONG = Timings({rows: 10.0 * rows for rows in (1, 2, 4, 8, 16)}, {2: 2.0, 16: 2.0})
+COSTS = Costs(ROWS, ROWS, {500: SHORT, 32_000: LONG})
 
 
 @dataclass
@@ -184,10 +180,97 @@ def test_nothing_is_copied_where_nobody_wants_it() -> None:
 
 
 def test_without_a_drafter_drafts_are_copied_or_there_are_none() -> None:
-    blocks = AutoBlocks(COSTS, drafter=False)
+    blocks = AutoBlocks(Costs(COPIED_ROWS, 1, {500: Timings(SHORT.verify, {})}))
 
+    assert not blocks.drafts
     assert blocks.plan(0, 99, 0) == Plan(rows=1, match=0)
     assert blocks.plan(0, 99, 40).match == 40
+
+
+SIX = Costs(COPIED_ROWS, 6, {500: SHORT})
+"""What rounds cost with a drafter of blocks of 6 rows."""
+
+
+def test_a_copy_may_have_more_rows_than_the_drafters_block_and_a_draft_may_not() -> None:
+    blocks = AutoBlocks(SIX)
+    for _ in range(20):
+        blocks.observe(Plan(16, 40), 15)
+        blocks.observe(Plan(6), 5)
+
+    assert blocks.plan(0, 99, 40) == Plan(16, 40)
+    assert blocks.plan(0, 99, 0) == Plan(6)
+    assert [blocks.plan(0, wanted, 40).rows for wanted in (5, 9)] == [5, 9]
+
+
+def quoting(runs: Sequence[int], seed: int = 0) -> tuple[list[int], list[int], list[int]]:
+    """A text of prose and quotes, so many tokens of each in turn.
+
+    At every place: the drafter's drafts that are right, those of a copy, and the match.
+    """
+    right, copied, matches = [], [], []
+    for number, tokens in enumerate(runs):
+        right += text([("prose", tokens)], seed + number)
+        quote = number % 2 == 1
+        copied += [min(tokens - place, 40) if quote else 0 for place in range(tokens)]
+        matches += [4 + place if quote else 4 * (place % 9 == 0) for place in range(tokens)]
+    return right, copied, matches
+
+
+def quote(blocks: Blocks, runs: Sequence[int], costs: Costs) -> Run:
+    """Generate such a text."""
+    right, copied, matches = quoting(runs)
+    place, run = 0, Run(0.0, [])
+    while place < len(right):
+        plan = blocks.plan(0, len(right) - place, matches[place])
+        accepted = min((copied if plan.match else right)[place], plan.rows - 1)
+        at = costs.at(0)
+        run.time += at.verify[plan.rows - 1] + (0 if plan.match else at.draft[plan.rows - 1])
+        run.rows.append(plan.rows)
+        blocks.observe(plan, accepted)
+        place += accepted + 1
+    return run
+
+
+class CopiesOf(FixedBlocks):
+    """Fixed blocks of the drafter, and of copies where there can be any."""
+
+    def __init__(self, rows: int, copied: int) -> None:
+        super().__init__(rows)
+        self._copied = copied
+
+    def plan(self, length: int, wanted: int, match: int = 0) -> Plan:
+        """A copy wherever the text has a match."""
+        return Plan(min(self._copied, wanted), match) if match else super().plan(length, wanted)
+
+
+@pytest.mark.parametrize(
+    "runs", [(60, 90) * 6, (30, 12) * 20, (120, 40) * 6], ids=["long", "short", "seldom"]
+)
+def test_on_a_text_that_quotes_it_comes_within_5_percent_of_the_best_fixed_rows(
+    runs: tuple[int, ...],
+) -> None:
+    """Whatever the drafter's rows and a copy's: copies of 16 rows and drafts of 4, if they are."""
+    times = {
+        (rows, copied): quote(CopiesOf(rows, copied), runs, SIX).time
+        for rows in (1, 2, 3, 4, 5, 6)
+        for copied in (2, 4, 6, 8, 12, 16)
+    }
+
+    assert quote(AutoBlocks(SIX), runs, SIX).time <= 1.05 * min(times.values())
+
+
+def test_longer_copies_are_what_pays_in_long_quotes() -> None:
+    confined = Costs(6, 6, {500: SHORT})
+    runs = (60, 90) * 6
+
+    assert (
+        quote(AutoBlocks(SIX), runs, SIX).time < 0.9 * quote(AutoBlocks(confined), runs, SIX).time
+    )
+
+
+def test_kernels_for_a_block_take_the_longest_copy() -> None:
+    """Else copies would leave our kernels for MLX's own, and `--exact` its proof."""
+    assert COPIED_ROWS <= MAX_ROWS
 
 
 def test_no_more_rows_are_planned_than_tokens_are_wanted() -> None:

@@ -8,9 +8,9 @@ from itertools import cycle
 import pytest
 
 from dflash_mlx.engine.blocks import AutoBlocks, Plan
-from dflash_mlx.engine.costs import Costs
+from dflash_mlx.engine.costs import Costs, Timings
 from dflash_mlx.engine.options import Sampling
-from tests.tiny import MIXED, ORACLE, ZERO, Script, random_drafting, run, tiny_target
+from tests.tiny import MIXED, ORACLE, ZERO, LongCopies, Script, random_drafting, run, tiny_target
 
 PROMPT = [5, 17, 99, 3, 120, 44]
 LENGTH = 26
@@ -123,7 +123,7 @@ def test_a_real_drafter_changes_no_token(sampling: str) -> None:
 class Wild:
     """Rows, plain rounds among them, that change as if costs and acceptance did all the time."""
 
-    most = 16
+    drafts = True
 
     def __init__(self, *, copies: bool = False) -> None:
         self.copies = copies
@@ -182,11 +182,37 @@ def test_copies_change_no_token(words: tuple[int, ...]) -> None:
         assert any(accepted < drafted for accepted, drafted in copied), "wrong"
 
 
+@pytest.mark.parametrize("drafts", [True, False], ids=["drafter", "no drafter"])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_copies_longer_than_the_drafters_block_change_no_token(family: str, drafts: bool) -> None:
+    """Full, partial and no acceptance of 15 drafts, with a drafter of 3 or with none."""
+    target = tiny_target(family)
+    accepted = set[int]()
+    for words in ((7,), (7, 8)):
+        sampling = Sampling(temperature=20.0, logit_bias=dict.fromkeys(words, 3000.0))
+        expected, _, _ = run(target, PROMPT, 60, sampling=sampling)
+        assert set(expected) == set(words)
+
+        tokens, steps, _ = run(
+            target,
+            PROMPT,
+            60,
+            drafting=random_drafting(target) if drafts else None,
+            blocks=LongCopies(drafts=drafts),
+            sampling=sampling,
+        )
+
+        assert tokens == expected
+        accepted |= {step.accepted for step in steps if step.copied and step.drafted == 15}
+        assert {step.drafted for step in steps if not step.copied} <= {0, 1, 2, 3}
+    assert {0, 15} < accepted
+
+
 @pytest.mark.parametrize("sampling", ["greedy", "filtered", "penalized"])
 @pytest.mark.parametrize("accepts", [ORACLE, ZERO, MIXED], ids=["oracle", "zero", "mixed"])
 def test_the_policy_itself_changes_no_token(sampling: str, accepts: tuple[int, ...]) -> None:
     truth = plain("llama", sampling)
-    costs = Costs(16, {0: {1: (1.0, 0.0), 2: (1.1, 0.3), 16: (2.0, 0.4)}})
+    costs = Costs(16, 16, {0: Timings({1: 1.0, 2: 1.1, 16: 2.0}, {2: 0.3, 16: 0.4})})
 
     tokens, steps, _ = run(
         tiny_target("llama"),

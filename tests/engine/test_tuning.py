@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dflash_mlx.engine.blocks import COPIED_ROWS
 from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.drafting import BlockDrafting
 from dflash_mlx.engine.options import Sampling
@@ -38,11 +39,10 @@ def ticking(step: float = 0.001) -> Callable[[], float]:
 def test_a_measured_context_is_as_it_was(chooser: Chooser, window: int | None) -> None:
     context, untouched = after_prompt(window), after_prompt(window)
 
-    timings, _ = time_rounds(context, chooser, [1, 2, 8, 16])
+    timings, _ = time_rounds(context, chooser, [1, 2, 8, 16], [2, 6])
 
-    assert sorted(timings) == [1, 2, 8, 16]
-    assert all(verify > 0 for verify, _ in timings.values())
-    assert timings[8][1] > 0
+    assert (sorted(timings.verify), sorted(timings.draft)) == ([1, 2, 8, 16], [2, 6])
+    assert all(seconds > 0 for part in timings for seconds in part.values())
     assert context.tokens == untouched.tokens
     assert same_bits(cached_rows(context), cached_rows(untouched))
     ours, theirs = context.drafting, untouched.drafting
@@ -54,15 +54,15 @@ def test_a_measured_context_is_as_it_was(chooser: Chooser, window: int | None) -
 
 
 def test_a_context_without_tokens_can_be_measured() -> None:
-    timings, _ = time_rounds(Context(TARGET, random_drafting(TARGET)), GREEDY, [1, 4])
+    timings, _ = time_rounds(Context(TARGET, random_drafting(TARGET)), GREEDY, [1, 4], [4])
 
-    assert timings[4][0] > 0
+    assert timings.verify[4] > 0
 
 
 def test_a_slow_machine_is_measured_at_the_ends_alone() -> None:
-    timings, steady = time_rounds(after_prompt(), GREEDY, [1, 2, 4, 16], ticking(1.0))
+    timings, steady = time_rounds(after_prompt(), GREEDY, [1, 2, 4, 16], [2, 6], ticking(1.0))
 
-    assert sorted(timings) == [1, 16]
+    assert (sorted(timings.verify), sorted(timings.draft)) == ([1, 16], [6])
     assert steady
 
 
@@ -81,9 +81,9 @@ def stalling(every: int) -> Callable[[], float]:
 
 def test_the_least_of_several_timings_counts() -> None:
     """What else the machine does only ever adds."""
-    timings, steady = time_rounds(after_prompt(), GREEDY, [1, 2], stalling(every=17))
+    timings, steady = time_rounds(after_prompt(), GREEDY, [1, 2], [2], stalling(every=17))
 
-    assert max(max(pair) for pair in timings.values()) == pytest.approx(0.001)
+    assert [*timings.verify.values(), *timings.draft.values()] == pytest.approx([0.001] * 3)
     assert steady
 
 
@@ -132,6 +132,43 @@ def test_a_machine_is_measured_once_for_each_magnitude_of_context(tmp_path: Path
     assert Tuning(4, {"model": "other"}, tmp_path).measure(context, GREEDY, ticking()) > 0
     context.prefill([3] * 1100, draft=True)
     assert tuning.measure(context, GREEDY, ticking()) > 0
+
+
+def test_passes_are_measured_up_to_the_longest_copy_and_drafts_up_to_the_drafters_block() -> None:
+    tuning, context = Tuning(6), after_prompt()
+    tuning.measure(context, GREEDY, ticking())
+
+    at = tuning.costs(GREEDY).at(7)
+    assert (len(at.verify), len(at.draft)) == (COPIED_ROWS, 6)
+    assert len(Tuning(32).costs(GREEDY).rows_to_measure()[0]) == 8, "a longer block is measured too"
+
+
+def test_without_the_drafter_no_draft_is_measured_and_the_figures_are_others(
+    tmp_path: Path,
+) -> None:
+    context = Context(TARGET, None)
+    context.prefill(PROMPT[:-1], draft=False)
+    assert Tuning(4, {}, tmp_path).measure(context, GREEDY, ticking(), drafts=False) > 0
+
+    tuning = Tuning(4, {}, tmp_path)
+    assert tuning.measure(context, GREEDY, ticking(), drafts=False) == 0
+    assert tuning.costs(GREEDY, drafts=False).measured[7].draft == {}
+    assert not tuning.costs(GREEDY).covers(7)
+    assert not tuning.blocks(GREEDY, copies=True, drafts=False).drafts
+    assert tuning.blocks(GREEDY, copies=True).drafts
+
+
+def test_what_another_version_of_this_program_kept_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its passes may be others."""
+    context = after_prompt()
+    monkeypatch.setattr("dflash_mlx.engine.tuning.__version__", "0.0.9")
+    Tuning(4, {}, tmp_path).measure(context, GREEDY, ticking())
+    assert Tuning(4, {}, tmp_path).costs(GREEDY).covers(7)
+    monkeypatch.undo()
+
+    assert not Tuning(4, {}, tmp_path).costs(GREEDY).covers(7)
 
 
 def test_where_nothing_can_be_kept_it_is_measured_all_the_same(tmp_path: Path) -> None:

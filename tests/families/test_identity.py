@@ -16,7 +16,7 @@ from tests.families.models import (
     family_drafting,
     family_target,
 )
-from tests.tiny import Script, run
+from tests.tiny import LongCopies, Script, run
 
 PROMPT = [5, 17, 99, 3, 120, 44, 61, 8, 30, 2]
 LENGTH, SHORTER = 20, 10
@@ -90,3 +90,22 @@ def test_80_tokens_past_a_window_of_24(scripted: bool) -> None:
     tokens, _, _ = run(target, PROMPT, 80, drafting=drafting, block_size=BLOCK)
 
     assert tokens == truth
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_copies_longer_than_a_drafters_block_change_no_token(family: str) -> None:
+    """And longer than a window: 15 drafts without a drafter, of which all, some and none hold."""
+    target = family_target(family)
+    accepted = set[int]()
+    for words in ((7,), (7, 8)):
+        sampling = Sampling(temperature=20.0, logit_bias=dict.fromkeys(words, 3000.0))
+        expected, _, _ = run(target, PROMPT, 36, sampling=sampling)
+        assert set(expected) == set(words)
+
+        tokens, steps, _ = run(
+            target, PROMPT, 36, blocks=LongCopies(drafts=False), sampling=sampling
+        )
+
+        assert tokens == expected
+        accepted |= {step.accepted for step in steps if step.copied and step.drafted == 15}
+    assert {0, 15} < accepted

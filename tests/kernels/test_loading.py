@@ -11,6 +11,8 @@ import pytest
 from dflash_mlx.api import generate
 from dflash_mlx.backend import Backend
 from dflash_mlx.engine.exact import prove
+from dflash_mlx.engine.options import Sampling
+from dflash_mlx.engine.sampling import Chooser
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub.pairs import PairFolders
 from dflash_mlx.kernels.metal import Metal, summary
@@ -93,6 +95,6 @@ def test_costs_are_of_one_kind_of_cache_and_of_one_kind_of_kernels(tmp_path: Pat
     for metal, kv_bits in ((None, None), (Metal(), None), (None, 8), (None, 4)):
         target = Target(model_of("qwen3", mx.float32), CONFIGS["qwen3"], (0, 1), kv_bits, metal)
         pair = replace(tiny_pair(), target=target, costs_folder=tmp_path)
-        files.add(pair.tuning._file(greedy=True))
+        files.add(pair.tuning._file(Chooser(Sampling()), drafts=True))
 
     assert len(files) == 4

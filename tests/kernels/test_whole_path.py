@@ -82,7 +82,7 @@ def test_at_the_first_load_every_case_races_and_ours_give_mlxs_numbers(
     referee = Referee(lambda: 0.0, repeats=1)
     metal = Metal(simulator.metal_kernel, referee)
     made = target("qwen3_5", metal)
-    race_first(Context(made, drafting(made, metal)), 4)
+    race_first(Context(made, drafting(made, metal)), 4, 4)
     assert [case for case, verdict in referee.verdicts.items() if not verdict.won] == []
     raced = {case.split()[0].strip(",") for case in referee.verdicts}
     assert raced == KERNELS - {"accept"} | {"delta_replay"}
