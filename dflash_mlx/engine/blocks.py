@@ -19,11 +19,11 @@ COPIED_ROWS = 16
 
 Where text repeats itself it does so at length, and kernels for a block take twice as many.
 """
-LEAST_MATCH = 4
+LEAST_MATCH = 2
 """How many tokens must have occurred before, in a row, for their continuation to be a draft."""
-_CLASSES = (4, 8, 16, 32)
+_CLASSES = (2, 3, 4, 8, 16)
 """Lengths of a match from which on it counts as a better kind."""
-_COPY_PRIORS = (0.5, 0.7, 0.8, 0.9)
+_COPY_PRIORS = (0.5, 0.6, 0.7, 0.8, 0.9)
 _DRAFTER_PRIOR = 0.75
 """How often a draft is right, before any was seen."""
 

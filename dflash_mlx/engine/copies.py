@@ -1,8 +1,8 @@
 """Drafts for nothing: where the last tokens occurred before, what followed them may follow again.
 
 Text that is edited, quoted or listed repeats what the context holds. A dictionary of short runs of
-tokens finds the last place where one stood; how far the match goes back is then counted once, and
-grows by itself as long as the text goes on as it did there.
+tokens finds the last place where one stood, the longest run first; how far the match goes back is
+then counted once, and grows by itself as long as the text goes on as it did there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from .blocks import LEAST_MATCH
 
+_RUNS = (4, 3, LEAST_MATCH)
+"""Tokens of the runs that are looked up: what follows a longer one follows again more often."""
 _LONGEST = 64
 """Tokens of a match that are counted: more of them say nothing more."""
 
@@ -20,10 +22,10 @@ class Copies:
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
-        self._ends: dict[int, int] = {}  # hash of a run of LEAST_MATCH tokens: where it ended last
+        self._ends: dict[int, int] = {}  # hash of a run of tokens: where it ended last
         self._source = 0  # the token there followed the match
         self.match = 0
-        """How many of the last tokens occurred before, in a row, up to 64; 0: fewer than 4."""
+        """How many of the last tokens occurred before, in a row, up to 64; 0: fewer than 2."""
 
     def follow(self, tokens: Sequence[int]) -> None:
         """Stand for `tokens`, which are indexed anew if they do not go on from those so far.
@@ -50,23 +52,21 @@ class Copies:
 
     def _append(self, token: int) -> None:
         goes_on = self.match > 0 and self._tokens[self._source] == token
+        self.match = min(self.match + 1, _LONGEST) if goes_on else 0
+        self._source += 1
         self._tokens.append(token)
         end = len(self._tokens)
-        run = hash(tuple(self._tokens[-LEAST_MATCH:]))
-        before = self._ends.get(run)
-        self._ends[run] = end
-        if goes_on:
-            self._source += 1
-            self.match = min(self.match + 1, _LONGEST)
-        else:
-            self._source = before or 0
-            self.match = 0 if before is None else self._matching(before, end)
+        for run in (run for run in _RUNS if run <= end):
+            key = hash(tuple(self._tokens[-run:]))
+            before = self._ends.get(key)
+            self._ends[key] = end
+            if before is not None and run > self.match:
+                length = self._matching(before, end)
+                if length >= run:
+                    self.match, self._source = length, before
 
     def _matching(self, before: int, end: int) -> int:
-        """How many tokens up to `before` equal those up to `end`; 0 where they are too few.
-
-        A hash may err: so all is compared.
-        """
+        """How many tokens up to `before` equal those up to `end`: a hash may err."""
         if before >= end:
             return 0
         length = 0
@@ -74,4 +74,4 @@ class Copies:
             self._tokens[before - 1 - length] == self._tokens[end - 1 - length]
         ):
             length += 1
-        return length if length >= LEAST_MATCH else 0
+        return length

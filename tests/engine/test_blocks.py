@@ -155,7 +155,7 @@ def test_a_copy_is_used_where_it_promises_more_than_the_drafter() -> None:
     blocks = AutoBlocks(COSTS)
     write(blocks, text([("prose", 300)]))
 
-    assert blocks.plan(0, 99, 3).match == 0, "too short to mean anything"
+    assert blocks.plan(0, 99, 1).match == 0, "too short to mean anything"
     assert blocks.plan(0, 99, 40).match == 40
     assert blocks.plan(0, 99, 40).rows > blocks.plan(0, 99, 0).rows
 

@@ -22,9 +22,22 @@ def test_new_text_has_no_match() -> None:
         assert copies.match == 0
 
 
-def test_a_run_of_three_is_no_match_and_of_four_it_is() -> None:
-    assert indexed(1, 2, 3, 4, 5, 9, 2, 3, 4).match == 0
-    assert indexed(1, 2, 3, 4, 5, 9, 1, 2, 3, 4).match == 4
+def test_one_token_is_no_match_and_two_are() -> None:
+    assert indexed(1, 2, 3, 4, 5, 9, 4).match == 0
+    assert indexed(1, 2, 3, 4, 5, 9, 3, 4).match == 2
+
+
+def test_what_followed_a_longer_match_is_preferred_to_what_followed_last() -> None:
+    copies = indexed(1, 2, 3, 4, 50, 8, 3, 4, 60, 1, 2, 3, 4)
+
+    assert (copies.match, copies.drafts(1)) == (4, [50])
+
+
+def test_a_short_match_that_goes_on_gives_way_to_a_longer_one() -> None:
+    copies = indexed(1, 2, 3, 4, 50, 7, 2, 3, 4, 60, 1, 2)
+    assert (copies.match, copies.drafts(1)) == (2, [3])
+    copies = indexed(9, 1, 2, 3, 50, 1, 2, 3, 60, 9, 1, 2)
+    assert (copies.match, copies.drafts(2)) == (3, [3, 50])
 
 
 def test_a_match_grows_as_the_text_goes_on_as_before_and_ends_where_it_does_not() -> None:
@@ -78,7 +91,7 @@ def test_text_that_was_taken_back_fills_no_memory() -> None:
     for retry in range(1, 6):
         copies.follow([*range(10), *range(100 * retry, 100 * retry + 50)])
 
-    assert len(copies._ends) == 60
+    assert len(copies._ends) == 59 + 58 + 57, "runs of 2, 3 and 4 tokens"
 
 
 def test_text_that_was_taken_back_hides_nothing_that_it_quoted() -> None:
@@ -100,7 +113,7 @@ def test_to_follow_a_text_is_to_have_been_told_it_token_by_token() -> None:
             source = followed._source
             assert source < len(text)
             span = min(followed.match, source)
-            assert span >= 4
+            assert span >= 2
             assert text[source - span : source] == text[len(text) - span :]
 
 
