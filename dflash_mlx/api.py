@@ -73,7 +73,7 @@ def stream_generate(
     seed: int | None = None,
     block_size: int | Literal["auto"] | None = "auto",
     draft: bool = True,
-    copy: bool = True,
+    copy: bool | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
@@ -93,7 +93,8 @@ def stream_generate(
     A string is a raw prompt; messages go through the chat template. Sampling arguments left None
     take the pair's defaults, else greedy. `max_tokens` None means to the context's end.
     `block_size` "auto" chooses the rows of each round, after measuring once what rounds cost on
-    this machine, and with `copy` takes drafts from the context too; None is the drafter's own.
+    this machine, and takes drafts from the context too: with `copy` True even where no drafter
+    drafts, with False never. None is the drafter's own block.
     `logits_processors` are called as `(tokens so far, logits [V]) -> logits [V]`, once for every
     emitted token. `progress` is told (done, total) of prefill.
     """

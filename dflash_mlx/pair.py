@@ -6,6 +6,7 @@ import re
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,19 @@ class Pair:
                 f" was trained for: choose 1 to {trained}."
             )
         return options.block_size or trained
+
+    def copies(self, options: Options) -> bool:
+        """Whether drafts may be copied under `options`. Raises UsageError where they cannot be."""
+        drafts = self.block_size(options) > 1
+        if options.block_size != "auto" or not (drafts if options.copy is None else options.copy):
+            return False
+        if not drafts and self._cannot_go_back:
+            raise UsageError(f"This target cannot copy: {self._cannot_go_back}. Leave out --copy.")
+        return True
+
+    @cached_property
+    def _cannot_go_back(self) -> str | None:
+        return self.target.rollback_refusal()
 
     def hold_memory(self, device: dict[str, Any], allocator: Allocator) -> None:
         """Limit what MLX takes of a Mac's memory, for as long as this pair lives.

@@ -203,6 +203,39 @@ def test_a_block_has_as_many_rows_as_asked_or_as_the_drafters(options: Options, 
     assert tiny_pair().block_size(options) == rows
 
 
+@pytest.mark.parametrize(
+    ("options", "drafter", "copies"),
+    [
+        (Options(block_size="auto"), True, True),
+        (Options(block_size="auto", copy=True), True, True),
+        (Options(block_size="auto", copy=False), True, False),
+        (Options(block_size="auto", draft=False), True, False),
+        (Options(block_size="auto", draft=False, copy=True), True, True),
+        (Options(block_size="auto"), False, False),
+        (Options(block_size="auto", copy=True), False, True),
+        (Options(block_size=4, copy=True), True, False),
+        (Options(block_size=1, copy=True), False, False),
+    ],
+)
+def test_auto_copies_beside_a_drafter_and_alone_where_that_is_said(
+    options: Options, drafter: bool, copies: bool
+) -> None:
+    pair = tiny_pair() if drafter else replace(tiny_pair(), drafter=None)
+
+    assert pair.copies(options) is copies
+
+
+def test_a_target_whose_caches_cannot_go_back_cannot_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody asks for by name is refused, and not left out."""
+    pair = replace(tiny_pair(), drafter=None)
+    refusal = "its OddCache cannot be rolled back"
+    monkeypatch.setattr(Target, "rollback_refusal", lambda self: refusal)
+
+    assert not pair.copies(Options(block_size="auto"))
+    with pytest.raises(UsageError, match=f"cannot copy: {refusal}. Leave out --copy"):
+        pair.copies(Options(block_size="auto", copy=True))
+
+
 def test_a_block_larger_than_the_drafters_is_refused() -> None:
     """A drafter trained for 8 rows guesses badly beyond them; the reverse is fine."""
     with pytest.raises(UsageError) as refusal:

@@ -22,6 +22,7 @@ from .sample import Asked, Sample
 
 PLAIN = "plain"
 MLX_LM = "mlx-lm"
+COPY_ONLY = "copy-only"
 MLX_LM_DRAFTS = 4
 """Tokens that mlx-lm's draft model proposes a round, within the usual 2 to 5."""
 
@@ -162,14 +163,15 @@ def engine_arms(pair: Pair, names: str | None) -> list[Arm]:
     """The arms in a list with commas, or all that this pair has; plain decoding is always first.
 
     "auto" chooses the rows of each round, "copy" also drafts what the context holds: the default of
-    the other commands.
+    the other commands. "copy-only" has no other drafts.
     Raises UsageError for a name that is none.
     """
     wanted = [name.strip() for name in names.split(",")] if names else _all(pair)
-    if pair.drafter is None and not {PLAIN, MLX_LM}.issuperset(wanted):
+    alone = (PLAIN, COPY_ONLY, MLX_LM)
+    if pair.drafter is None and not set(alone).issuperset(wanted):
         raise DFlashError(
             "There is no drafter to measure: name one as --draft-model, or ask for"
-            f" --arms {PLAIN},{MLX_LM}."
+            f" --arms {','.join(alone)}."
         )
     return [_arm(pair, name) for name in dict.fromkeys([PLAIN, *wanted])]
 
@@ -190,12 +192,15 @@ def _arm(pair: Pair, name: str) -> Arm:
             return EngineArm(name, pair, {"block_size": "auto", "copy": False})
         case ("copy", "", ""):
             return EngineArm(name, pair, {"block_size": "auto", "copy": True})
+        case ("copy", "-", "only"):
+            pair.copies(Options(draft=False, block_size="auto", copy=True))  # refused at once
+            return EngineArm(name, pair, {"draft": False, "block_size": "auto", "copy": True})
         case ("block", "-", rows) if rows.isdecimal() and int(rows) > 1:
             pair.block_size(Options(block_size=int(rows)))  # too many rows are said at once
             return EngineArm(name, pair, {"block_size": int(rows)})
         case ("mlx", "-", "lm"):
             return MlxLmArm(name, pair)
-    known = f"{PLAIN}, auto, copy, block-N, {MLX_LM}"
+    known = f"{PLAIN}, auto, copy, {COPY_ONLY}, block-N, {MLX_LM}"
     raise UsageError(f"There is no arm {name!r}: --arms takes {known}.")
 
 

@@ -55,7 +55,7 @@ def _sampling(name: str, parse: Callable[[str], Any]) -> Knob:
 def _option(name: str, none: str, parse: Callable[[str], Any] = int, default: Any = None) -> Knob:
     def change(chat: Chat, value: Any) -> None:
         options = replace(chat.session.options, **{name: value})
-        chat.pair.block_size(options)  # more rows than the drafter has are refused at once
+        chat.pair.copies(options)  # what the pair cannot do is refused at once
         chat.session.options = options
 
     return Knob(
@@ -90,7 +90,7 @@ KNOBS = (
     _option("seed", "drawn for each reply"),
     _option("max_tokens", "to the context's end"),
     _option("block_size", "", lambda text: text if text == "auto" else int(text), "auto"),
-    _option("copy", "", lambda text: {"on": True, "off": False}[text], True),
+    _option("copy", "beside a drafter", lambda text: {"on": True, "off": False}[text]),
     _switch("thinking", lambda chat: chat.session, None, "the pair's own way"),
     _switch("show_thinking", lambda chat: chat.view, False),
     _switch("loop_stop", lambda chat: chat, True),

@@ -101,13 +101,13 @@ class PairArguments:
         ),
     ] = None
     copy: Annotated[
-        bool,
+        bool | None,
         Option(
             "--copy/--no-copy",
-            help="Let auto draft what the context holds already. (default: copy)",
+            help="Let auto draft what the context holds already. (default: beside a drafter)",
             show_default=False,
         ),
-    ] = True
+    ] = None
     dtype: ComputeDtype = None
     exact: Annotated[
         bool,

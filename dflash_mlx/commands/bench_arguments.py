@@ -26,7 +26,8 @@ class BenchArguments:
         str | None,
         Option(
             metavar="LIST",
-            help="Ways to decode, with commas: plain, auto, copy, block-N, mlx-lm. (default: all)",
+            help="Ways to decode, with commas: plain, auto, copy, copy-only, block-N, mlx-lm."
+            " (default: all but copy-only)",
         ),
     ] = None
     mlx_lm_draft: Annotated[

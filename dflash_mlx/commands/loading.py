@@ -54,13 +54,14 @@ def tune(pair: Pair, options: Options) -> None:
     from ..engine.sampling import Chooser
 
     chooser = Chooser(options.sampling)
-    automatic = options.block_size == "auto" and pair.block_size(options) > 1
-    if not automatic or pair.tuning.costs(chooser).covers(_SHORT):
+    drafts, copies = pair.block_size(options) > 1, pair.copies(options)
+    automatic = options.block_size == "auto" and (drafts or copies)
+    if not automatic or pair.tuning.costs(chooser, drafts).covers(_SHORT):
         return
     print("measuring rounds on this machine, once (--block-size ROWS skips it)", file=sys.stderr)
     context = pair.context()
-    context.prefill([0] * _SHORT, draft=True)
-    pair.tuning.measure(context, chooser)
+    context.prefill([0] * _SHORT, drafts)
+    pair.tuning.measure(context, chooser, drafts=drafts)
 
 
 @contextmanager

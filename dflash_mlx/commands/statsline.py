@@ -101,7 +101,7 @@ def _figures(stats: Stats, finish_reason: str | None) -> list[str]:
     speed = stats.tokens_per_second
     parts = [
         f"{speed:.1f} tokens/s" if speed is not None else "",
-        _drafting(stats) if _drafts(stats.configuration) else "plain decoding",
+        _drafting(stats),
         f"{_count(stats.generated_tokens, 'token')}{_ENDINGS[finish_reason]}",
         _prompt(stats),
         f"first token after {stats.prefill_seconds:.2f} s",
@@ -111,10 +111,13 @@ def _figures(stats: Stats, finish_reason: str | None) -> list[str]:
 
 
 def _drafting(stats: Stats) -> str:
+    drafts = _drafts(stats.configuration)
+    if not drafts and not stats.configuration.copies:
+        return "plain decoding"
     if stats.rows is None or (stats.rounds == 0 and not stats.configuration.auto):
         return "too short to draft"  # the first token was the last, or the last but one
     if stats.acceptance_length is None:
-        return "no round drafted, block auto: 1"
+        return f"{'no round drafted' if drafts else 'nothing copied'}, block auto: 1"
     rounds = _count(stats.rounds, "round")
     return f"acceptance length {stats.acceptance_length:.2f} in {rounds}, {_block(stats)}"
 

@@ -43,9 +43,9 @@ def acceptance_by_position(accepted: Sequence[int], drafted: Sequence[int]) -> l
 class Configuration:
     """What really ran, for the statistics: never what was merely asked for.
 
-    `block_size` is the most rows of a round; `auto` tells that each round's were chosen, and
-    `copies` that drafts might be copied. `draft_vocab` is how many tokens drafts come from; None
-    is all of the target's.
+    `block_size` is the most rows of a drafter's round, 1 where none drafts; `auto` tells that each
+    round's were chosen, and `copies` that drafts might be copied, in rounds of more rows too.
+    `draft_vocab` is how many tokens drafts come from; None is all of the target's.
     """
 
     model: str

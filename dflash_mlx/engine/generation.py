@@ -53,7 +53,7 @@ def stream(
     """
     _check_tokens(pair, [*prompt, *options.sampling.logit_bias])
     limit = _token_limit(pair, len(prompt), options.max_tokens)
-    block_size = pair.block_size(options)
+    block_size, copies = pair.block_size(options), pair.copies(options)
     seed = secrets.randbits(32) if options.seed is None else options.seed
     chooser = Chooser(options.sampling, stream_key(seed, turn, retry), options.processors)
     opened = opened_by_prompt(pair.tokenizer.decode(prompt[-_TAIL:]), pair.thinking_tags[0])
@@ -63,8 +63,9 @@ def stream(
         options.stop,
         ThinkingSplitter(opened, *pair.thinking_tags),
     )
-    tuning = pair.tuning if options.block_size == "auto" and block_size > 1 else None
-    blocks = tuning.blocks(chooser, options.copy) if tuning else FixedBlocks(block_size)
+    drafts = block_size > 1
+    tuning = pair.tuning if options.block_size == "auto" and (drafts or copies) else None
+    blocks = tuning.blocks(chooser, copies, drafts) if tuning else FixedBlocks(block_size)
     configuration = replace(
         _configuration(pair, block_size, len(prompt)),
         auto=tuning is not None,
@@ -91,7 +92,7 @@ def _events(
     draft = blocks.drafts
     stats.reused_tokens = context.reuse(prompt, draft)
     context.prefill(prompt[stats.reused_tokens : -1], draft, progress)
-    if tuning is not None and limit > 1 and (seconds := tuning.measure(context, chooser)):
+    if tuning and limit > 1 and (seconds := tuning.measure(context, chooser, drafts=draft)):
         begin += seconds
         note = f"measured what rounds cost here, once, in {seconds:.1f} s"
         stats.configuration = stats.configuration.noting(note)

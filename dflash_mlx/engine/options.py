@@ -80,7 +80,8 @@ class Options:
 
     `max_tokens` None means as far as the context reaches. `block_size` counts the anchor: 8 rows
     are 7 drafts; None is the drafter's own, "auto" what is fastest round by round, and 1 or
-    `draft=False` is plain decoding. `copy` lets "auto" take drafts from the context too.
+    `draft=False` is plain decoding. `copy` lets "auto" take drafts from the context: True also
+    where no drafter drafts, None only beside one.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -89,7 +90,7 @@ class Options:
     seed: int | None = None
     block_size: int | Literal["auto"] | None = None
     draft: bool = True
-    copy: bool = True
+    copy: bool | None = None
     processors: tuple[Processor, ...] = ()
 
     def __post_init__(self) -> None:

@@ -72,7 +72,7 @@ def resolve_pair(
         paired = _paired(target, known_drafter(target, progress))
         return replace(paired, memory=memory, context=context)
     except DFlashError as reason:
-        return replace(plain, note=f"decoding plainly: {reason}")
+        return replace(plain, note=f"decoding without a drafter: {reason}")
 
 
 def _with_room(
@@ -88,7 +88,7 @@ def _with_room(
     if draft_model == AUTO and room.fetched and not room.fits:
         alone = room_for(model, None, context, kv_bits)
         if alone is not None and alone.fits:
-            note = f"decoding plainly: there is no room for the drafter ({room.line})"
+            note = f"decoding without a drafter: no room for it ({room.line})"
             return None, alone, note
     check_room(room, model)
     return draft_model, room, None

@@ -88,5 +88,16 @@ def test_a_block_of_more_rows_than_the_drafter_was_trained_for_is_said_at_once()
 def test_without_a_drafter_there_is_only_plain_decoding_to_measure() -> None:
     alone = replace(tiny_pair(), drafter=None)
     assert [arm.name for arm in engine_arms(alone, None)] == ["plain", "mlx-lm"]
-    with pytest.raises(DFlashError, match="no drafter to measure"):
+    with pytest.raises(DFlashError, match=r"no drafter to measure.*--arms plain,copy-only,mlx-lm"):
         engine_arms(alone, "auto")
+
+
+@pytest.mark.parametrize("drafter", [True, False])
+def test_copies_alone_are_an_arm_with_a_drafter_or_without(drafter: bool) -> None:
+    pair = tiny_pair() if drafter else replace(tiny_pair(), drafter=None)
+    one_letter = Sampling(logit_bias={70: 300.0})
+    arms = engine_arms(pair, "copy-only")
+    plain, copied = (arm.answer(Asked("", PROMPT, one_letter, 40, 4)) for arm in arms)
+    assert [arm.name for arm in arms] == ["plain", "copy-only"]
+    assert copied.tokens == plain.tokens
+    assert sum(copied.accepted) > 5

@@ -31,6 +31,15 @@ def test_measuring_rounds_is_said_in_a_line_and_done_once(
     assert "measuring" in capsys.readouterr().err, "drawing costs more"
 
 
+def test_so_it_is_for_copies_without_a_drafter(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = replace(tiny_pair(), drafter=None)
+
+    tune(pair, Options(block_size="auto", copy=True))
+    assert capsys.readouterr().err.startswith("measuring rounds on this machine, once")
+    tune(pair, Options(block_size="auto", copy=True))
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     "options", [Options(block_size=4), Options(), Options(block_size="auto", draft=False)]
 )

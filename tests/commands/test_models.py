@@ -377,7 +377,7 @@ def test_without_a_known_drafter_plain_decoding_is_told_at_once_and_in_the_stati
     capsys: pytest.CaptureFixture[str], tiny_hub: FakeHub
 ) -> None:
     plain, said = generated(capsys, "--model", "org/x")
-    note = "decoding plainly: no drafter is known for org/x"
+    note = "decoding without a drafter: no drafter is known for org/x"
     assert f"note: {note}" in said
     assert plain["configuration"]["draft_model"] is None
     assert any(each.startswith(note) for each in plain["configuration"]["notes"])

@@ -67,6 +67,16 @@ def test_copied_rounds_are_told() -> None:
     assert "copied from the context: 3 tokens in 1 round" in list_stats(copied, "stop")
 
 
+def test_copies_without_a_drafter_name_no_drafter_and_are_not_plain_decoding() -> None:
+    alone = replace(PLAIN, draft_model=None, auto=True, copies=True)
+    copied = replace(stats(alone), copied_rounds=2, copied_tokens=3)
+    line = format_stats(replace(copied, drafted=[15, 3], plain_steps=2), "stop")
+    assert "length 2.50 in 2 rounds, block auto: 1-16, mean 5.5, 2 copied · 6 tokens" in line
+    assert " · smollm2-135m · float32, cpu" in line
+    none = format_stats(replace(stats(alone, ()), plain_steps=5), "stop")
+    assert none.startswith("20.0 tokens/s · nothing copied, block auto: 1 · 6 tokens")
+
+
 def test_a_reply_without_a_draft_says_that_this_was_chosen() -> None:
     """Report 45: people measured plain decoding and did not know it."""
     line = format_stats(replace(stats(AUTO, ()), plain_steps=5), "stop")

@@ -273,6 +273,23 @@ def test_plain_decoding_has_no_rounds_and_names_no_drafter() -> None:
     assert stats.configuration.block_size == 1
 
 
+@pytest.mark.parametrize("drafter", [True, False], ids=["drafter left out", "none"])
+def test_copies_alone_say_the_same_and_name_no_drafter(drafter: bool) -> None:
+    pair = replace(tiny_pair()) if drafter else replace(tiny_pair(), drafter=None)
+    few = replace(SPEAKING, sampling=Sampling(2.0, logit_bias={70: 300.0, 71: 300.0}))
+    plain = said(listen(pair, replace(few, draft=False, max_tokens=60)))
+    copying = replace(few, draft=False, copy=True, block_size="auto", max_tokens=60)
+
+    events = listen(pair, copying)
+
+    stats = events[-1].stats
+    assert said(events) == plain
+    assert stats.rounds == stats.copied_rounds > 2
+    assert stats.configuration.copies
+    assert (stats.configuration.draft_model, stats.configuration.block_size) == (None, 1)
+    assert any("measured what rounds cost" in note for note in stats.configuration.notes)
+
+
 def test_the_statistics_name_what_ran() -> None:
     stats = listen(tiny_pair(), replace(SPEAKING, block_size=3), ORACLE)[-1].stats
 

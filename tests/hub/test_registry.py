@@ -168,7 +168,9 @@ def test_an_unknown_model_decodes_plainly_and_says_so() -> None:
     pair = resolve_pair("somebody/else-7B-4bit")
     assert pair.draft_folder is None
     assert pair.note is not None
-    assert pair.note.startswith("decoding plainly: no drafter is known for somebody/else-7B-4bit")
+    assert pair.note.startswith(
+        "decoding without a drafter: no drafter is known for somebody/else-7B-4bit"
+    )
 
 
 def test_a_known_drafter_that_cannot_be_had_leaves_plain_decoding_that_says_why(
@@ -177,7 +179,10 @@ def test_a_known_drafter_that_cannot_be_had_leaves_plain_decoding_that_says_why(
     here.append("z-lab/Qwen3-8B-DFlash-b16")
     pair = resolve_pair("mlx-community/Qwen3-8B-4bit")
     assert pair.draft_folder is None
-    assert pair.note == "decoding plainly: z-lab/Qwen3-8B-DFlash-b16 cannot be had: go online."
+    assert (
+        pair.note
+        == "decoding without a drafter: z-lab/Qwen3-8B-DFlash-b16 cannot be had: go online."
+    )
 
 
 def test_the_same_drafter_asked_for_by_name_is_an_error(here: list[str]) -> None:
