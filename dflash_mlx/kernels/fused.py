@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -83,6 +84,32 @@ def grouped_attention(
     return mixed.reshape(batch, heads, length, dims)
 
 
+def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    """Rows `[..., D]` over their root mean square: three ops, where MLX's on a CPU is seven."""
+    return _normed(x, (x * x).mean(-1, keepdims=True), weight, mx.array(eps))
+
+
+class Turns:
+    """Rope on the halves of whole heads; what turns them is remembered, as all layers turn alike.
+
+    `frequencies` `[d / 2]`, float32: radians a position of each pair of channels.
+    """
+
+    def __init__(self, frequencies: np.ndarray[Any, Any]) -> None:
+        self._frequencies = frequencies
+        self._at = (-1, 0)
+        self._table = mx.array(0), mx.array(0)
+
+    def __call__(self, x: mx.array, position: int) -> mx.array:
+        """x `[B, H, L, d]`, standing at `position` and after."""
+        if self._at != (position, x.shape[2]):
+            along = np.arange(position, position + x.shape[2], dtype=np.float32)
+            angles = along[:, None] * self._frequencies
+            self._table = mx.array(np.cos(angles)), mx.array(np.sin(angles))
+            self._at = (position, x.shape[2])
+        return _turned(x, *self._table)
+
+
 class Causal:
     """What a block's rows see of the context and of one another; the last answer is remembered.
 
@@ -111,5 +138,16 @@ def _plain_powers(scores: mx.array, top: mx.array) -> mx.array:
     return mx.power(2.0, scores - top)
 
 
+def _plain_normed(x: mx.array, square: mx.array, weight: mx.array, eps: mx.array) -> mx.array:
+    return x * mx.rsqrt(square + eps) * weight
+
+
+def _plain_turned(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
+    first, second = mx.split(x, 2, axis=-1)
+    return mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+_normed = mx.compile(_plain_normed, shapeless=True)
+_turned = mx.compile(_plain_turned)
 _swiglu = mx.compile(_plain_swiglu, shapeless=True)
 _powers = mx.compile(_plain_powers, shapeless=True)

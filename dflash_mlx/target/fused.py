@@ -5,15 +5,27 @@ Quantized and foreign caches, and masks of a window or a batch, are left to mlx-
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from mlx_lm.models import llama, qwen2, qwen3, qwen3_moe
 from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import KVCache
+from mlx_lm.models.rope_utils import Llama3RoPE
 
-from ..kernels.fused import Causal, Columns, by_columns, can_join, grouped_attention, swiglu
+from ..kernels.fused import (
+    Causal,
+    Columns,
+    Turns,
+    by_columns,
+    can_join,
+    grouped_attention,
+    rms_norm,
+    swiglu,
+)
 
 Served = tuple[nn.Module, type[nn.Module]]
 
@@ -27,16 +39,22 @@ def fused_layers(model: nn.Module, head: nn.Module) -> list[Served]:
     Their weights, and those of `head` and of all other linear layers, are stored by columns from
     now on; where no layer can be served, nothing is changed.
     """
-    causal = Causal()
+    causal, turns = Causal(), dict[bytes, Turns]()
     served: list[Served] = []
     for _, module in model.named_modules():
         if type(module) in _ATTENTIONS and can_join([module.q_proj, module.k_proj, module.v_proj]):
-            served.append((module, fused_attention(module, causal)))
+            frequencies = _frequencies(module)
+            turn = None
+            if frequencies is not None:
+                turn = turns.setdefault(frequencies.tobytes(), Turns(frequencies))
+            served.append((module, fused_attention(module, causal, turn)))
         elif type(module) in _MLPS and can_join([module.gate_proj, module.up_proj]):
             served.append((module, fused_mlp(module)))
     if served:
         for layer in _alone(served, head):
             layer.weight = by_columns(layer.weight)
+        norms = [module for _, module in model.named_modules() if type(module) is nn.RMSNorm]
+        served += [(norm, FusedNorm) for norm in norms]
     return served
 
 
@@ -47,8 +65,25 @@ def _alone(served: list[Served], head: nn.Module) -> list[nn.Module]:
     return [each for each in [*last, head] if type(each) in plain and each.weight.ndim == 2]
 
 
-def fused_attention(layer: Any, causal: Causal) -> type[nn.Module]:
-    """A subclass of the attention's class for this instance."""
+def _frequencies(layer: Any) -> np.ndarray[Any, Any] | None:
+    """Radians a position of each pair of channels, where `Turns` can take the layer's rope."""
+    rope = layer.rope
+    if getattr(rope, "traditional", True) or rope.dims != round(layer.scale**-2):
+        return None
+    if type(rope) is nn.RoPE:
+        return np.array(rope.scale * mx.exp(mx.arange(0, -1, -2 / rope.dims) * math.log(rope.base)))
+    return np.array(1 / rope._freqs) if type(rope) is Llama3RoPE else None
+
+
+class FusedNorm(nn.RMSNorm):
+    """RMSNorm in fewer ops."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return rms_norm(x, self.weight, self.eps)
+
+
+def fused_attention(layer: Any, causal: Causal, turns: Turns | None) -> type[nn.Module]:
+    """A subclass of the attention's class for this instance; without `turns` its rope is MLX's."""
     plain: Any = type(layer)
     heads, kv_heads = layer.n_heads, layer.n_kv_heads
     into = Columns([layer.q_proj, layer.k_proj, layer.v_proj])
@@ -60,7 +95,11 @@ def fused_attention(layer: Any, causal: Causal) -> type[nn.Module]:
             if "q_norm" in self:
                 queries, keys = turned[:, :, :heads], turned[:, :, heads:]
                 turned = mx.concatenate([self.q_norm(queries), self.k_norm(keys)], axis=2)
-            turned = self.rope(turned.swapaxes(1, 2), offset=0 if cache is None else cache.offset)
+            turned, offset = turned.swapaxes(1, 2), 0 if cache is None else cache.offset
+            if turns is None or not isinstance(offset, int):
+                turned = self.rope(turned, offset=offset)
+            else:
+                turned = turns(turned, offset)
             queries, keys = turned[:, :heads], turned[:, heads:]
             if cache is not None:
                 keys, values = cache.update_and_fetch(keys, values)

@@ -10,9 +10,11 @@ import pytest
 from dflash_mlx.kernels.fused import (
     Causal,
     Columns,
+    Turns,
     by_columns,
     can_join,
     grouped_attention,
+    rms_norm,
     swiglu,
 )
 
@@ -99,3 +101,24 @@ def test_rows_see_what_is_before_them_and_themselves() -> None:
     assert causal(2, 4) is seen, "all layers of a pass share it"
     assert causal(2, 3).tolist() == [[True, True, False], [True] * 3]  # type: ignore[union-attr]
     assert causal(1, 4) is None
+
+
+def test_rows_are_normed_as_mlx_norms_them() -> None:
+    x, weight = 30 * normal(1, 3, 16), normal(16, seed=1)
+
+    ours = rms_norm(x, weight, 1e-5)
+
+    assert mx.allclose(ours, mx.fast.rms_norm(x, weight, 1e-5), atol=1e-5).item()
+
+
+def test_heads_are_turned_as_mlxs_rope_turns_them() -> None:
+    """One place after another, several rows, and the same place again."""
+    dims, base = 16, 1e4
+    turns = Turns(np.array(base ** (-mx.arange(0, dims, 2) / dims)))
+    for rows, position in ((5, 0), (5, 7), (1, 7), (1, 4000), (5, 7)):
+        x = normal(2, 3, rows, dims, seed=rows + position)
+
+        ours = turns(x, position)
+
+        expected = mx.fast.rope(x, dims, traditional=False, base=base, scale=1.0, offset=position)
+        assert mx.allclose(ours, expected, atol=1e-3).item()

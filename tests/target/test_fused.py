@@ -5,6 +5,8 @@ Without OpenBLAS, as all tests run, it is the same code over another product.
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
@@ -45,6 +47,37 @@ def test_logits_taps_and_caches_are_those_of_mlx_lms_layers(family: str) -> None
             assert mx.allclose(one, other, atol=2e-5).item()
     for one, other in zip(contents(caches[1]), contents(caches[0]), strict=True):
         assert mx.allclose(one, other, atol=1e-5).item()
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_theta": 500.0, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        {
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+        {"rope_traditional": True},
+    ],
+    ids=["linear", "llama3", "yarn", "traditional"],
+)
+def test_any_rope_turns_as_mlx_lms(rope: dict[str, Any]) -> None:
+    """Of the first two we have a table; the others are the layer's own."""
+    config = {**config_of("llama"), **rope}
+    plain = Target(build("llama", **rope), config, (0, 1))
+    fused = Target(build("llama", **rope), config, (0, 1), fused=True)
+    tokens = mx.array([TEXT])
+
+    expected, _ = plain.forward(tokens, plain.make_cache())
+    ours, _ = fused.forward(tokens, fused.make_cache())
+
+    assert mx.allclose(ours, expected, atol=1e-4).item()
 
 
 @pytest.mark.parametrize("kept", [1, 3, 6])
