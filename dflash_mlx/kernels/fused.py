@@ -89,6 +89,13 @@ def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
     return _normed(x, (x * x).mean(-1, keepdims=True), weight, mx.array(eps))
 
 
+class FusedNorm(nn.RMSNorm):
+    """`rms_norm` as a module: what a module of MLX's class becomes."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return rms_norm(x, self.weight, self.eps)
+
+
 class Turns:
     """Rope on the halves of whole heads; what turns them is remembered, as all layers turn alike.
 

@@ -19,11 +19,11 @@ from mlx_lm.models.rope_utils import Llama3RoPE
 from ..kernels.fused import (
     Causal,
     Columns,
+    FusedNorm,
     Turns,
     by_columns,
     can_join,
     grouped_attention,
-    rms_norm,
     swiglu,
 )
 
@@ -73,13 +73,6 @@ def _frequencies(layer: Any) -> np.ndarray[Any, Any] | None:
     if type(rope) is nn.RoPE:
         return np.array(rope.scale * mx.exp(mx.arange(0, -1, -2 / rope.dims) * math.log(rope.base)))
     return np.array(1 / rope._freqs) if type(rope) is Llama3RoPE else None
-
-
-class FusedNorm(nn.RMSNorm):
-    """RMSNorm in fewer ops."""
-
-    def __call__(self, x: mx.array) -> mx.array:
-        return rms_norm(x, self.weight, self.eps)
 
 
 def fused_attention(layer: Any, causal: Causal, turns: Turns | None) -> type[nn.Module]:
