@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 from itertools import cycle
 
@@ -10,6 +11,7 @@ import pytest
 from dflash_mlx.engine.blocks import AutoBlocks, Plan
 from dflash_mlx.engine.costs import Costs, Timings
 from dflash_mlx.engine.options import Sampling
+from dflash_mlx.target.model import Target
 from tests.tiny import MIXED, ORACLE, ZERO, LongCopies, Script, random_drafting, run, tiny_target
 
 PROMPT = [5, 17, 99, 3, 120, 44]
@@ -82,6 +84,23 @@ def test_an_oracle_is_accepted_whole(sampling: str) -> None:
 
     assert tokens == truth
     assert [step.accepted for step in steps] == [0, 7, 7, 7, 0]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_layers_fused_for_a_cpu_change_no_token(sampling: str) -> None:
+    """Here over MLX's own BLAS: what may differ between row counts is their sums, not a choice."""
+    shared = tiny_target("qwen3")
+    target = Target(copy.deepcopy(shared.model), shared.config, shared.tap_ids, fused=True)
+    truth, _, _ = run(target, PROMPT, LENGTH, sampling=SAMPLINGS[sampling])
+    script = Script(truth, len(PROMPT), MIXED, keeper=random_drafting(target))
+
+    tokens, steps, _ = run(
+        target, PROMPT, LENGTH, drafting=script, block_size=8, sampling=SAMPLINGS[sampling]
+    )
+
+    assert target.serving.fused
+    assert tokens == truth
+    assert {step.accepted for step in steps if step.drafted == 7} >= {0, 1, 7}
 
 
 @pytest.mark.parametrize("sampling", ["greedy", "penalized"])
