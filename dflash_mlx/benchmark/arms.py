@@ -74,6 +74,7 @@ class EngineArm:
             list(result.tokens),
             list(stats.accepted),
             list(stats.drafted),
+            stats.model_seconds,
         )
 
     def close(self) -> None:

@@ -149,6 +149,8 @@ def _times(samples: Sequence[Sample]) -> dict[str, Any]:
     """Speeds as medians, and where the seconds went, prefill and decoding apart."""
     decode = [speed for s in samples if (speed := s.decode_speed)]
     whole = [speed for s in samples if (speed := s.whole_speed)]
+    models = [s.model_seconds for s in samples if s.model_seconds is not None]
+    seconds = sum(s.decode_seconds for s in samples)
     return {
         "tokens_per_second": median(decode) if decode else None,
         "tokens_per_second_with_prefill": median(whole) if whole else None,
@@ -158,7 +160,9 @@ def _times(samples: Sequence[Sample]) -> dict[str, Any]:
         "generated_tokens": sum(s.generated for s in samples),
         "time": {
             "prefill": sum(s.prefill_seconds for s in samples),
-            "decode": sum(s.decode_seconds for s in samples),
+            "decode": seconds,
+            "models": sum(models) if models else None,
+            "outside": seconds - sum(models) if models else None,
         },
     }
 

@@ -30,6 +30,7 @@ class Sample:
 
     `tokens` is None where an arm does not tell them; `generated` counts them all the same. Each
     round has one number in `accepted` and one in `drafted`; without drafting there are none.
+    `model_seconds` is what of `decode_seconds` went into the models, where an arm knows.
     """
 
     text: str
@@ -40,6 +41,7 @@ class Sample:
     tokens: list[int] | None = None
     accepted: list[int] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
+    model_seconds: float | None = None
 
     @property
     def decode_speed(self) -> float | None:

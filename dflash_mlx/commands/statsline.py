@@ -84,6 +84,7 @@ def to_json(result: Result) -> dict[str, Any]:
         "host_reads": stats.host_reads,
         "prefill_seconds": stats.prefill_seconds,
         "decode_seconds": stats.decode_seconds,
+        "model_seconds": stats.model_seconds,
         "tokens_per_second": stats.tokens_per_second,
         "peak_memory_bytes": stats.peak_memory,
         "seed": stats.seed,

@@ -7,6 +7,7 @@ drafts and any block size.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -30,7 +31,7 @@ class Step:
     """What one pass of the target emitted, and how many of its tokens were drafts.
 
     `copied`: the drafts were copied from the context. `reads`: how often the host waited for the
-    device.
+    device. `model_seconds`: building, queueing and awaiting both models' passes and the choice.
     """
 
     tokens: list[int]
@@ -38,6 +39,7 @@ class Step:
     accepted: int
     copied: bool = False
     reads: int = 1
+    model_seconds: float = 0.0
 
 
 def decode(
@@ -57,10 +59,12 @@ def decode(
     plan, drafts = Plan(), mx.zeros([0], mx.int32)
     emitted, done = 0, False
     while not done:
+        begin = time.perf_counter()
         block = mx.concatenate([mx.array(history[-1:], mx.int32), drafts])
         with context.target.round(context.cache, block.size) as turn:
             logits, taps = turn.forward(block[None])
             tokens, reads = verify(logits[0], history, block, chooser, context.target.metal)
+            seconds = time.perf_counter() - begin
             matched = len(tokens) - 1
             kept, done = cut(tokens)
             turn.commit(kept)
@@ -68,7 +72,7 @@ def decode(
         if drafting is not None and taps is not None:
             drafting.extend(taps[:, :kept])
         blocks.observe(plan, matched)
-        step = Step(tokens, drafts.size, min(matched, kept), plan.match > 0, reads)
+        drafted, accepted, copied = drafts.size, min(matched, kept), plan.match > 0
         context.tokens.extend([history[-1], *tokens[:-1]])
         history.extend(tokens)
         if copies is not None:
@@ -77,11 +81,13 @@ def decode(
         done = done or emitted >= limit
         wanted = 1 if done else limit - emitted
         plan = blocks.plan(len(history) - 1, wanted, copies.match if copies else 0)
+        begin = time.perf_counter()
         drafts = _propose(plan, drafting, copies, history, chooser)
         if drafting is not None:
             # Queued here, the next draft is computed while the caller prints this step.
             mx.async_eval(drafts, drafting.arrays)
-        yield step
+        seconds += time.perf_counter() - begin
+        yield Step(tokens, drafted, accepted, copied, reads, seconds)
 
 
 def _propose(

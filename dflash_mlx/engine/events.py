@@ -74,7 +74,8 @@ class Stats:
 
     `plain_steps` counts passes without drafts, prefill's apart; `copied_rounds` the rounds whose
     drafts were copied, and `copied_tokens` those of them that were right. `host_reads` is how
-    often the host waited for the device.
+    often the host waited for the device. `model_seconds` of `decode_seconds` went into building,
+    queueing and awaiting the two models' passes and the choice of tokens; the rest is outside.
     """
 
     configuration: Configuration
@@ -90,6 +91,7 @@ class Stats:
     host_reads: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    model_seconds: float = 0.0
     peak_memory: int = 0
 
     @property

@@ -102,6 +102,8 @@ def _events(
         now = time.perf_counter()
         if stats.generated_tokens == 0:
             first, stats.prefill_seconds = now, now - begin
+        else:
+            stats.model_seconds += step.model_seconds
         stats.decode_seconds = now - first
         stats.configuration = _with_kernels(stats.configuration, context.target, ran_before)
         reason = _count(stats, step, output.stopped, limit)

@@ -43,7 +43,13 @@ def test_an_arm_that_is_twice_as_fast_has_a_speedup_of_two() -> None:
     assert found["tokens_per_second"] == 4.0
     assert found["speedup_with_prefill"] == pytest.approx((5 / 1.5) / (5 / 2.5))
     assert (found["prefill_seconds"], found["decode_seconds"]) == (0.5, 1.0)
-    assert found["time"] == {"prefill": 1.5, "decode": 3.0}
+    assert found["time"] == {"prefill": 1.5, "decode": 3.0, "models": None, "outside": None}
+
+
+def test_what_of_the_time_went_into_the_models_is_told_where_an_arm_knows() -> None:
+    timed = replace(ANSWER, model_seconds=1.75)
+    found = arm(figures(FakeArm("auto", timed)), "auto")
+    assert found["time"] == {"prefill": 1.5, "decode": 6.0, "models": 5.25, "outside": 0.75}
 
 
 def test_acceptance_is_pooled_over_all_rounds() -> None:

@@ -44,6 +44,7 @@ def test_the_figures_are_where_programs_look_for_them(
         assert figures["tokens_per_second"] > 0
         assert figures["time"]["prefill"] > 0
         assert figures["time"]["decode"] > 0
+        assert 0 < figures["time"]["outside"] < figures["time"]["decode"]
         assert figures["acceptance_length"] is None or name != "plain"
         assert figures["identity"]["same"] == 2
     assert arms["block-4"]["acceptance_length"] >= 1

@@ -38,6 +38,7 @@ def stats(
         drafted=[7] * len(accepted),
         prefill_seconds=0.421,
         decode_seconds=0.25,
+        model_seconds=0.24,
         peak_memory=612_345_678,
     )
 
@@ -196,6 +197,7 @@ def test_json_has_every_figure_and_the_configuration() -> None:
         "host_reads": 0,
         "prefill_seconds": 0.421,
         "decode_seconds": 0.25,
+        "model_seconds": 0.24,
         "tokens_per_second": 20.0,
         "peak_memory_bytes": 612_345_678,
         "seed": 7,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import islice
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -15,6 +16,7 @@ from dflash_mlx.engine.drafting import BlockDrafting
 from dflash_mlx.engine.events import Event
 from dflash_mlx.engine.generation import stream
 from dflash_mlx.engine.options import Options, Sampling
+from dflash_mlx.engine.output import Output
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.target.model import Target
@@ -302,6 +304,34 @@ def test_the_statistics_name_what_ran() -> None:
     assert stats.prefill_seconds > 0
     assert stats.tokens_per_second == pytest.approx(23 / stats.decode_seconds)
     assert stats.peak_memory > 0
+
+
+def test_what_goes_on_outside_the_models_is_not_counted_as_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Passes, drafts and reads are; the text, the caller and prefill are not."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def costing(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
+        def slower(*arguments: Any) -> Any:
+            now[0] += seconds
+            return function(*arguments)
+
+        return slower
+
+    pair, context = tiny_pair(), scripted(tiny_pair(), (2,))
+    monkeypatch.setattr(context.target, "forward", costing(100, context.target.forward))
+    monkeypatch.setattr(context.target, "noted_forward", costing(5, context.target.noted_forward))
+    monkeypatch.setattr(context.drafting, "propose", costing(1, context.drafting.propose))
+    monkeypatch.setattr(Output, "take", costing(1000, Output.take))
+    for event in stream(pair, context, PROMPT, replace(SPEAKING, block_size=4, max_tokens=7)):
+        now[0] += 10_000
+        stats = event.stats
+
+    assert stats.rounds == 2
+    assert stats.model_seconds == 2 * 5 + 1
+    assert stats.decode_seconds == 2 * (5 + 1000 + 10_000) + 1
 
 
 def test_the_figures_of_a_generation_follow_from_its_rounds() -> None:
