@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_map
 from mlx_lm import stream_generate
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -18,6 +20,7 @@ from ..engine.generation import stream
 from ..engine.options import Options, Sampling
 from ..errors import DFlashError, UsageError
 from ..pair import Pair
+from ..target.model import Target
 from .sample import Asked, Sample
 
 PLAIN = "plain"
@@ -83,7 +86,7 @@ class EngineArm:
 
 @dataclass
 class MlxLmArm:
-    """mlx-lm's own `stream_generate` over the pair's target, as it stands in memory.
+    """mlx-lm's own `stream_generate` over the pair's target, its weights as mlx-lm loads them.
 
     With a `draft_model` it drafts `drafts` tokens a round by that small model.
     """
@@ -99,6 +102,7 @@ class MlxLmArm:
         self._tokenizer = TokenizerWrapper(
             self.pair.tokenizer._tokenizer, eos_token_ids=self.pair.stop_tokens
         )
+        self._model = as_loaded(self.pair.target)
 
     def answer(self, asked: Asked) -> Sample:
         """Answer, and note when the first token and the last came."""
@@ -132,7 +136,7 @@ class MlxLmArm:
         sampling = asked.sampling or self.pair.defaults
         drafting: dict[str, Any] = {"num_draft_tokens": self.drafts} if self.draft_model else {}
         return stream_generate(
-            self.pair.target.model,
+            self._model,
             self._tokenizer,
             asked.tokens,
             max_tokens=asked.max_tokens,
@@ -143,6 +147,19 @@ class MlxLmArm:
             logits_processors=_processors(sampling),
             **drafting,
         )
+
+
+def as_loaded(target: Target) -> nn.Module:
+    """The target's model; a copy where fused layers have put its weights in another order.
+
+    They would be copied into the old order at every step, and mlx-lm look slower than it is.
+    """
+    if not target.serving.fused:
+        return target.model
+    model = copy.deepcopy(target.model)
+    model.update(tree_map(mx.contiguous, model.parameters()))
+    mx.eval(model.parameters())
+    return model
 
 
 def accepted_runs(from_draft: Sequence[bool]) -> list[int]:

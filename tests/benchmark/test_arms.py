@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
+import mlx.core as mx
+import numpy as np
 import pytest
+from mlx.utils import tree_flatten
 
-from dflash_mlx.benchmark.arms import Arm, MlxLmArm, accepted_runs, engine_arms
+from dflash_mlx.benchmark.arms import Arm, MlxLmArm, accepted_runs, as_loaded, engine_arms
 from dflash_mlx.benchmark.sample import Asked, Sample
 from dflash_mlx.engine.options import Sampling
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.target.model import Target
+from tests.families.models import build, config_of
 from tests.tiny_folders import tiny_pair
 
 PROMPT = [257, *b"hi"]
@@ -61,6 +67,20 @@ def test_mlx_lm_stops_where_the_pair_stops() -> None:
     stopping = replace(pair, stop_tokens=frozenset({first[3]}))
     sample = MlxLmArm("mlx-lm", stopping).answer(Asked("", PROMPT, Sampling(), 10, 4))
     assert sample.tokens == first[: first.index(first[3]) + 1]
+
+
+def test_mlx_lm_is_measured_with_weights_in_the_order_that_it_loads_them() -> None:
+    plain = build("llama")
+    fused = Target(copy.deepcopy(plain), config_of("llama"), fused=True)
+
+    model = as_loaded(fused)
+
+    assert np.array(fused.model.layers[0].self_attn.q_proj.weight, copy=False).strides[0] == 4
+    ours, theirs = dict(tree_flatten(model.parameters())), dict(tree_flatten(plain.parameters()))
+    for name, one in ours.items():
+        assert mx.array_equal(one, theirs[name]).item(), name
+        assert np.array(one, copy=False).flags.c_contiguous, name
+    assert as_loaded(Target(plain, config_of("llama"))) is plain
 
 
 def test_a_round_of_mlx_lm_ends_with_a_token_of_the_model() -> None:
