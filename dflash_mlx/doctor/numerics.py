@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import mlx.core as mx
 import numpy as np
 
 from ..kernels.block_attention import block_attention
 from ..kernels.block_matmul import Weights, block_matmul
+from ..kernels.fused import Causal, by_columns, grouped_attention, rms_norm
 from ..kernels.metal import Metal
 from .finding import Finding
 
@@ -27,6 +29,9 @@ _EXACT = {mx.float32: 2e-5, mx.float16: 5e-3, mx.bfloat16: 3e-2}
 
 Call = Callable[[int, int], mx.array]
 """Told the first row and the one after the last: what the op gives for them in one block."""
+
+
+Norm = Callable[[mx.array, mx.array, float], mx.array]
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ def difference_of_rows(op: Op, rows: int) -> float:
 
 
 def ops(device: str, *, small: bool = False) -> Iterator[Op]:
-    """Products, attention and norms, MLX's own and, on a GPU, this project's kernels."""
+    """Products, attention and norms: MLX's own and this project's (fused ones on a CPU)."""
     # SmolLM2's and a slice of Qwen3-8B's projections; heads, key heads and width of both.
     matrices = [(64, 96)] if small else [(1536, 576), (1024, 4096)]
     heads = [(4, 2, 32)] if small else [(9, 3, 64), (32, 8, 128)]
@@ -116,7 +121,7 @@ def ops(device: str, *, small: bool = False) -> Iterator[Op]:
             yield from _products(outputs, inputs, dtype, number, metal)
         for number, counts in enumerate(heads):
             yield from _attention(counts, 40 if small else 1000, dtype, number, metal)
-    yield _norm(96 if small else 4096)
+    yield from _norms(96 if small else 4096)
 
 
 def _products(
@@ -137,6 +142,9 @@ def _products(
     if metal is not None:
         yield Op(f"our matmul {shape}", dtype, product(Weights(matrix), metal), truth)
         yield Op(f"our 4-bit matmul {shape}", dtype, product(stored, metal), truth_4)
+    else:
+        columns = by_columns(matrix)
+        yield Op(f"matmul by columns {shape}", dtype, product(Weights(columns), None), truth)
 
 
 def _attention(
@@ -165,9 +173,18 @@ def _attention(
         )
         return out[0].swapaxes(0, 1)
 
+    def fused(start: int, stop: int) -> mx.array:
+        end = length + stop
+        seen = keys[:, :, :end], values[:, :, :end]
+        visible = Causal()(stop - start, end)
+        out = grouped_attention(queries[:, :, start:stop], *seen, scale, visible)
+        return out[0].swapaxes(0, 1)
+
     truth = _true_attention(_wide(queries)[0], _wide(keys)[0], _wide(values)[0], scale)
     yield Op(f"attention, {shape}", dtype, stock, truth)
     yield Op(f"our attention, {shape}", dtype, ours, truth)
+    if metal is None:
+        yield Op(f"fused attention, {shape}", dtype, fused, truth)
 
 
 def _true_attention(
@@ -186,15 +203,18 @@ def _true_attention(
     return truth
 
 
-def _norm(width: int) -> Op:
+def _norms(width: int) -> Iterator[Op]:
     rows, weight = _normal((16, width), mx.float32, 5), _normal((width,), mx.float32, 6)
     wide = _wide(rows)
     truth = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * _wide(weight)
 
-    def norm(start: int, stop: int) -> mx.array:
-        return mx.fast.rms_norm(rows[start:stop], weight, 1e-6)
+    for name, norm in (("norm", mx.fast.rms_norm), ("fused norm", rms_norm)):
+        call = partial(_normed, norm, rows, weight)
+        yield Op(f"{name} of {width}", mx.float32, call, truth)
 
-    return Op(f"norm of {width}", mx.float32, norm, truth)
+
+def _normed(norm: Norm, rows: mx.array, weight: mx.array, start: int, stop: int) -> mx.array:
+    return norm(rows[start:stop], weight, 1e-6)
 
 
 def _normal(shape: tuple[int, ...], dtype: mx.Dtype, seed: int) -> mx.array:
