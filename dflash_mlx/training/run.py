@@ -170,9 +170,7 @@ class Run:
             return read_json(self._last[0] / DRAFTER / "config.json")
         if self.settings.init in ("random", "target"):
             return new_config(self.pair, self.settings, self.corpus.thinking)
-        config = read_json(resolve(self.settings.init, "drafter").folder / "config.json")
-        if config.get("architectures") not in (["DFlashDraftModel"], [ARCHITECTURE]):
-            raise DFlashError(f"{self.settings.init} is no DFlash drafter that can be trained on.")
+        config = _trainable(self.settings.init)
         if self.settings.dflash2 and config["architectures"] != [ARCHITECTURE]:
             return second_config(config, self.settings.selector_rank)
         return config
@@ -220,6 +218,20 @@ class Run:
         kept = [record for record in self.records() if record["step"] <= step]
         text = "".join(json.dumps(record) + "\n" for record in kept)
         (self.folder / "metrics.jsonl").write_text(text, encoding="utf-8")
+
+
+def _trainable(name: str) -> dict[str, Any]:
+    """The `config.json` of a drafter to begin with. Raises DFlashError where it cannot be that."""
+    config = read_json(resolve(name, "drafter").folder / "config.json")
+    if config.get("architectures") not in (["DFlashDraftModel"], [ARCHITECTURE]):
+        raise DFlashError(f"{name} is no DFlash drafter that can be trained on.")
+    words = {**config, **config.get("dflash_config", {})}
+    if any(words.get(word) for word in ("sample_from_anchor", "rows_in_doubt", "shift_label")):
+        raise DFlashError(
+            f"Row j of {name} drafts the token at anchor + j + 1, or may: a run trains it for"
+            " anchor + j, the one reading that z-lab's packaging has. Choose another --init."
+        )
+    return config
 
 
 def greedy(conversations: list[Conversation]) -> list[Conversation]:

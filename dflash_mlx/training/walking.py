@@ -17,7 +17,6 @@ from ..drafter import Drafter
 from ..drafter.dflash2 import SecondDrafter
 from ..engine.drafting import draft_head
 from ..engine.events import acceptance_by_position, acceptance_length
-from ..errors import DFlashError
 from ..target.model import Target
 from .blocks import make_batch
 from .conversations import Conversation, Ids
@@ -66,8 +65,8 @@ class Acceptance:
 class Walker:
     """Walks answers with a drafter of `target`, which has its taps, greedily.
 
-    `rows` are the rows of a block (None: the drafter's own). Drafts come from the drafter's draft
-    vocabulary if it has one.
+    `rows` are those of the target's pass over a block (None: the drafter's own). Drafts come from
+    the drafter's draft vocabulary if it has one.
     """
 
     target: Target
@@ -76,12 +75,8 @@ class Walker:
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        if self.drafter.config.drafts_from_anchor:
-            raise DFlashError(
-                "This drafter drafts from the anchor's own row on, which evaluation does not know."
-            )
         self._head = draft_head(self.target, self.drafter)
-        self._whole = self.rows or self.drafter.config.block_size
+        self._whole = self.rows or self.drafter.config.verified_rows
 
     def walk_all(self, conversations: Iterable[Conversation]) -> Acceptance:
         """The rounds of every answer of the conversations. See `walk`."""
@@ -143,11 +138,12 @@ class Walker:
         The head sees row k only of the blocks whose drafts are right up to there: few, mostly.
         """
         found, config = [], self.drafter.config
+        first = config.first_row
         for start in range(0, len(anchors), _ANCHORS):
             part = anchors[start : start + _ANCHORS]
             batch = make_batch([item], [0], [part], rows)
-            embeddings = self.target.embed(mx.array(batch.blocks(config.mask_token_id)))
-            embeddings = embeddings * config.embedding_scale
+            blocks = batch.blocks(config.mask_token_id)[..., : rows - 1 + first]
+            embeddings = self.target.embed(mx.array(blocks)) * config.embedding_scale
             hidden = hidden_states(self.drafter, taps, embeddings, mx.array(batch.anchors))[0]
             matched = np.zeros(len(part), np.int32)
             alive = np.arange(len(part))
@@ -156,7 +152,7 @@ class Walker:
                 if not len(alive):
                     break
                 before = batch.tokens[0, part[alive]] if k == 0 else batch.labels[0, alive, k - 1]
-                drafts = self._drafts(hidden[mx.array(alive), k + 1], before)
+                drafts = self._drafts(hidden[mx.array(alive), k + first], before)
                 alive = alive[drafts == batch.labels[0, alive, k]]
                 matched[alive] += 1
             found.append(matched)

@@ -167,6 +167,18 @@ def test_a_drafter_of_another_target_is_refused(tmp_path: Path) -> None:
         begun(tmp_path / "second", replace(SETTINGS, init=str(config.parent)))
 
 
+@pytest.mark.parametrize("word", ["sample_from_anchor", "rows_in_doubt", "shift_label"])
+def test_a_drafter_of_other_rows_is_refused(tmp_path: Path, word: str) -> None:
+    """Its rows would be trained for the tokens that they do not draft, and exported so."""
+    train(begun(tmp_path / "first", replace(SETTINGS, steps=1)))
+    config = tmp_path / "first" / "best" / "config.json"
+    content = json.loads(config.read_text())
+    content["dflash_config"][word] = True
+    config.write_text(json.dumps(content))
+    with pytest.raises(DFlashError, match=r"anchor \+ j \+ 1, or may"):
+        begun(tmp_path / "second", replace(SETTINGS, init=str(config.parent)))
+
+
 def test_cached_features_train_like_online_ones(tmp_path: Path) -> None:
     online = losses(train(begun(tmp_path / "online")))
     run = begun(tmp_path / "cached", replace(SETTINGS, features="cached"))

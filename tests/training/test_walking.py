@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import mlx.core as mx
 import pytest
 
 from dflash_mlx.drafter import Drafter
+from dflash_mlx.drafter.config import SecondConfig
+from dflash_mlx.drafter.dflash2 import SecondDrafter
+from dflash_mlx.target.model import Target
 from dflash_mlx.training.conversations import conversation
 from dflash_mlx.training.walking import Acceptance, Walker
 from tests.training.conftest import Lesson
-from tests.training.tiny import served
+from tests.training.tiny import MASK, randomize, served, tiny_config, tiny_drafter, tiny_target
 
 LIMIT = 50
+PROMPT = [60, 2]
 
 
 @pytest.fixture
@@ -63,6 +68,46 @@ def test_a_draft_vocabulary_is_walked_as_it_is_served(lesson: Lesson) -> None:
     item = conversation(lesson.prompt + answer, [False] * 5 + [True] * LIMIT)
     assert Walker(lesson.target, drafter, frozenset()).walk(item).accepted == accepted
     assert 0 < sum(accepted) < sum(served(lesson.target, drafter, lesson.prompt, LIMIT)[0])
+
+
+def target_of_few_words() -> Target:
+    """A target that only says tokens 0 to 3, so that even a random drafter is right at times."""
+    target = tiny_target(tied=False)
+    words = target.head_module.weight[:2]
+    target.head_module.weight = mx.concatenate(
+        [words, -words, mx.zeros_like(target.head_module.weight[4:])]
+    )
+    return target
+
+
+def from_the_anchor_on(second: bool) -> Drafter:
+    """A random drafter of blocks of 8, whose row j is for the token at anchor + j + 1."""
+    config = tiny_config(drafts_from_anchor=True)
+    if not second:
+        return tiny_drafter(config)
+    drafter = SecondDrafter(replace(config, second=SecondConfig(2, 16, 8, 4)))
+    randomize(drafter, 1)
+    return drafter
+
+
+@pytest.mark.parametrize(
+    ("rows", "stops", "second"),
+    [(9, False, False), (9, True, False), (5, False, False), (2, False, False), (9, False, True)],
+)
+def test_a_drafter_that_drafts_from_the_anchor_on_is_walked_as_it_is_served(
+    rows: int, stops: bool, second: bool
+) -> None:
+    """Its blocks are a row shorter than the target's pass over them."""
+    target, drafter = target_of_few_words(), from_the_anchor_on(second)
+    accepted, answer = served(target, drafter, PROMPT, LIMIT, rows)
+    stop = max(set(answer), key=answer.index) if stops else MASK
+    if stops:
+        accepted, answer = served(target, drafter, PROMPT, LIMIT, rows, stop)
+    item = conversation(PROMPT + answer, [False] * len(PROMPT) + [True] * len(answer))
+    own = rows == drafter.config.verified_rows
+    walker = Walker(target, drafter, frozenset([stop]), None if own else rows)
+    assert walker.walk(item).accepted == accepted
+    assert 0 < sum(accepted) < len(answer)
 
 
 def test_figures_are_pooled_over_rounds() -> None:
