@@ -92,10 +92,8 @@ def _events(
     draft = blocks.drafts
     stats.reused_tokens = context.reuse(prompt, draft)
     context.prefill(prompt[stats.reused_tokens : -1], draft, progress)
-    if tuning and limit > 1 and (seconds := tuning.measure(context, chooser, drafts=draft)):
-        begin += seconds
-        note = f"measured what rounds cost here, once, in {seconds:.1f} s"
-        stats.configuration = stats.configuration.noting(note)
+    if tuning and limit > 1:
+        begin += _measure(tuning, context, chooser, draft, stats)
     first = 0.0
     steps = decode(context, prompt[-1], blocks, limit, chooser, output.take)
     for step in _saying_dtype(steps, stats.configuration.draft_dtype):
@@ -114,6 +112,22 @@ def _events(
         text, thinking = output.drain()
         accepted = step.accepted if step.drafted else None
         yield Event(text, thinking, step.tokens, accepted, reason, stats)
+        if tuning and reason is None:  # the context may have grown beyond what is known
+            first += _measure(tuning, context, chooser, draft, stats)
+
+
+def _measure(
+    tuning: Tuning, context: Context, chooser: Chooser, draft: bool, stats: Stats
+) -> float:
+    """Learn what rounds cost at this length where it is not known; the seconds, and a note of it.
+
+    They are part of no figure.
+    """
+    seconds = tuning.measure(context, chooser, drafts=draft)
+    if seconds:
+        note = f"measured what rounds cost here, once, in {seconds:.1f} s"
+        stats.configuration = stats.configuration.noting(note)
+    return seconds
 
 
 def _configuration(pair: Pair, block_size: int, prompt_tokens: int) -> Configuration:

@@ -145,6 +145,17 @@ def test_a_context_that_grows_changes_the_choice() -> None:
     assert far.rows[-20:] == [1] * 20
 
 
+def test_costs_that_are_measured_on_the_way_change_the_choice_at_once() -> None:
+    costs = Costs(ROWS, ROWS, {500: SHORT})
+    blocks = AutoBlocks(costs)
+    far = write(blocks, text([("code", 500)]), length=32_000)
+    assert max(far.rows[-20:]) > 8, "nobody knows better"
+
+    costs.add(32_000, LONG)
+
+    assert write(blocks, text([("code", 500)]), length=32_000).drafting() == 0
+
+
 def test_the_same_history_gives_the_same_choices() -> None:
     right = text([("prose", 300), ("hard", 300), ("code", 300)])
 

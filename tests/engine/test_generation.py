@@ -17,6 +17,7 @@ from dflash_mlx.engine.events import Event
 from dflash_mlx.engine.generation import stream
 from dflash_mlx.engine.options import Options, Sampling
 from dflash_mlx.engine.output import Output
+from dflash_mlx.engine.sampling import Chooser
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.target.model import Target
@@ -279,8 +280,8 @@ def test_plain_decoding_has_no_rounds_and_names_no_drafter() -> None:
 def test_copies_alone_say_the_same_and_name_no_drafter(drafter: bool) -> None:
     pair = replace(tiny_pair()) if drafter else replace(tiny_pair(), drafter=None)
     few = replace(SPEAKING, sampling=Sampling(2.0, logit_bias={70: 300.0, 71: 300.0}))
-    plain = said(listen(pair, replace(few, draft=False, max_tokens=60)))
-    copying = replace(few, draft=False, copy=True, block_size="auto", max_tokens=60)
+    plain = said(listen(pair, replace(few, draft=False, max_tokens=36)))
+    copying = replace(few, draft=False, copy=True, block_size="auto", max_tokens=36)
 
     events = listen(pair, copying)
 
@@ -290,6 +291,28 @@ def test_copies_alone_say_the_same_and_name_no_drafter(drafter: bool) -> None:
     assert stats.configuration.copies
     assert (stats.configuration.draft_model, stats.configuration.block_size) == (None, 1)
     assert any("measured what rounds cost" in note for note in stats.configuration.notes)
+
+
+def test_a_reply_that_grows_beyond_what_was_measured_is_measured_in_and_says_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between two rounds, here at 32 tokens; what that took is not taken for decoding."""
+    monkeypatch.setattr("dflash_mlx.engine.costs._scale", lambda length: length // 32)
+    pair = replace(tiny_pair())
+    right, ages = pair.tuning.measure, list[int]()
+
+    def slow(context: Context, *arguments: Any, **named: Any) -> float:
+        ages.append(len(context.tokens))
+        return right(context, *arguments, **named) and 3600.0
+
+    monkeypatch.setattr(pair.tuning, "measure", slow)
+    events = listen(pair, replace(SPEAKING, block_size="auto"))
+
+    assert said(events) == truth()
+    lengths = sorted(pair.tuning.costs(Chooser(SPEAKING.sampling)).measured)
+    assert lengths == [len(PROMPT) - 1, min(age for age in ages if age >= 32)]
+    assert events[-1].stats.decode_seconds < -3000
+    assert "measured" in events[-1].stats.configuration.notes[-1]
 
 
 def test_the_statistics_name_what_ran() -> None:
@@ -321,9 +344,11 @@ def test_what_goes_on_outside_the_models_is_not_counted_as_theirs(
         return slower
 
     pair, context = tiny_pair(), scripted(tiny_pair(), (2,))
+    drafting = context.drafting
+    assert drafting is not None
     monkeypatch.setattr(context.target, "forward", costing(100, context.target.forward))
     monkeypatch.setattr(context.target, "noted_forward", costing(5, context.target.noted_forward))
-    monkeypatch.setattr(context.drafting, "propose", costing(1, context.drafting.propose))
+    monkeypatch.setattr(drafting, "propose", costing(1, drafting.propose))
     monkeypatch.setattr(Output, "take", costing(1000, Output.take))
     for event in stream(pair, context, PROMPT, replace(SPEAKING, block_size=4, max_tokens=7)):
         now[0] += 10_000
