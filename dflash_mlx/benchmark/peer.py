@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from select import select
 from typing import Any
 
 import mlx.core as mx
@@ -24,6 +25,8 @@ from .peer_adapter import PEERS
 from .sample import Asked, Sample
 
 ADAPTER = Path(__file__).with_name("peer_adapter.py")
+TIMEOUT = 600.0
+"""Seconds in which a peer must have loaded the pair, or given an answer."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +86,18 @@ def parse_peer(text: str) -> tuple[str, str]:
 
 
 class PeerArm:
-    """A peer at work. Its process lives from the first request to `close`."""
+    """A peer at work. Its process lives from the first request to `close`.
+
+    One that says nothing for `timeout` seconds is ended.
+    """
 
     same_rule = False
 
-    def __init__(self, name: str, python: str, folders: PeerFolders) -> None:
+    def __init__(
+        self, name: str, python: str, folders: PeerFolders, timeout: float = TIMEOUT
+    ) -> None:
         self.name = name
+        self._timeout = timeout
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         self._process = subprocess.Popen(
             [python, "-I", str(ADAPTER), name],
@@ -154,12 +163,16 @@ class PeerArm:
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        try:
+        with suppress(BrokenPipeError):  # it is gone, and may have said why
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
+        if not select([self._process.stdout], [], [], self._timeout)[0]:
+            self._process.kill()
+            raise DFlashError(
+                f"The peer {self.name} said nothing for {self._timeout:g} seconds and was ended:"
+                " see that it works by itself, or ask for fewer --max-tokens."
+            )
+        line = self._process.stdout.readline()
         if not line:
             raise DFlashError(f"The peer {self.name} ended: {self._last_words()}.")
         try:

@@ -33,6 +33,7 @@ def to_json(bench: Bench, measured: Measured, explain: Explain | None = None) ->
             "share": drift(measured.plain_speeds),
             "too_much": drift(measured.plain_speeds) > DRIFT,
         },
+        "failed": measured.failed,
         "notes": notes(bench, measured),
         "strata": {
             stratum.name: _stratum(bench, stratum, measured, explain)
@@ -45,6 +46,7 @@ def to_json(bench: Bench, measured: Measured, explain: Explain | None = None) ->
 def notes(bench: Bench, measured: Measured) -> list[str]:
     """What whoever reads the figures must know."""
     said = list(measured.notes)
+    said += [f"{arm} failed, and was left out: {why}" for arm, why in measured.failed.items()]
     share = drift(measured.plain_speeds)
     if share > DRIFT:
         said.append(

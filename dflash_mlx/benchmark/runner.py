@@ -35,12 +35,16 @@ class Record:
 
 @dataclass
 class Measured:
-    """All that was measured; complete at every moment, should somebody stop it."""
+    """All that was measured; complete at every moment, should somebody stop it.
+
+    `failed` are arms that were left out from some place on, and why.
+    """
 
     warm_up: dict[str, Sample] = field(default_factory=dict)
     records: list[Record] = field(default_factory=list)
     plain_speeds: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ class Bench:
     def measure(self, into: Measured, tell: Tell = lambda done, total, stratum: None) -> None:
         """Warm every arm up, then let all answer every prompt, in an order that turns around.
 
-        An arm that fails is left out from there on, with a note. `into` grows as answers come.
+        An arm that fails, however it does, is left out from there on: what it and the others said
+        stands. Raises what the first arm raises. `into` grows as answers come.
         """
         arms = list(self.arms)
         warm = self._warm_up(self.strata[0], 0, arms, into)
@@ -100,11 +105,11 @@ class Bench:
         """Let an arm answer; one that fails is struck off `arms`, unless it is the first."""
         try:
             sample = arm.answer(asked)
-        except DFlashError as error:
+        except Exception as error:  # whatever mlx-lm, a peer or a device may raise
             if arm is self.arms[0]:
                 raise
             arms.remove(arm)
-            into.notes.append(f"{arm.name} was left out: {error}")
+            into.failed[arm.name] = told(error)
             return
         if belongs is None:
             into.warm_up.setdefault(arm.name, sample)
@@ -122,6 +127,12 @@ class Bench:
         prompt = stratum.prompts[number]
         tokens = self.encode(prompt)
         return Asked(prompt, tokens, stratum.sampling, max_tokens, self.seed + number)
+
+
+def told(error: Exception) -> str:
+    """An error in a line: our own are sentences, of others the kind says most."""
+    line = str(error).partition("\n")[0]
+    return line if isinstance(error, DFlashError) else f"{type(error).__name__}: {line}"
 
 
 def _can(arm: Arm, asked: Asked) -> bool:

@@ -20,7 +20,7 @@ from ..benchmark.difference import explain
 from ..benchmark.peer import PeerArm, parse_peer, peer_folders
 from ..benchmark.plot import check_plot, write_plot
 from ..benchmark.report import to_json
-from ..benchmark.runner import Bench, Measured, Record
+from ..benchmark.runner import Bench, Measured, Record, told
 from ..benchmark.server import ServerArm, parse_server
 from ..benchmark.strata import Stratum
 from ..benchmark.table import against_lines, differences, table, warm_up_line
@@ -92,8 +92,8 @@ def _bench_pair(
     kinds = _strata(arguments, pair.defaults, lambda text: len(pair.encode(text)))
     bench = _bench(arguments, arms, kinds, ask)
     about = {"configuration": asdict(pair.configuration), "thinking": pair.thinking}
-    told = partial(_difference, pair, {kind.name: kind for kind in kinds})
-    _measure(bench, measured, lambda: _report(arguments, about, to_json(bench, measured, told)))
+    explain = partial(_difference, pair, {kind.name: kind for kind in kinds})
+    _measure(bench, measured, lambda: _report(arguments, about, to_json(bench, measured, explain)))
 
 
 def _each_once(flag: str, named: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -173,9 +173,10 @@ def _measure(bench: Bench, measured: Measured, report: Callable[[], None]) -> No
     try:
         with bench_progress() as tell:
             bench.measure(measured, tell)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
         if measured.records:
-            measured.notes.append("stopped before the end: these are the answers until then")
+            why = f" ({told(error)})" if isinstance(error, Exception) else ""
+            measured.notes.append(f"stopped before the end{why}: these are the answers until then")
             report()
         raise
     report()

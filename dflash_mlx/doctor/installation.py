@@ -28,6 +28,8 @@ _SMALL_RESERVE, _RESERVED_SHARE = 4 * GIB, 8
 _PROGRAM = (
     "import mlx.core as mx; assert (mx.ones(2) + 1).tolist() == [2, 2]; print(mx.default_device())"
 )
+_IMPORT_SECONDS = 120.0
+"""In which even a slow disk has read MLX for the first time."""
 _REINSTALL = "`python -m pip install --force-reinstall {}`"
 
 
@@ -65,13 +67,21 @@ def version_findings(
     yield Finding("versions", "ok", told, figures=dict(found))
 
 
-def import_finding(python: str = sys.executable) -> Finding:
-    """Whether MLX can be imported and add, tried in another process lest it takes this one down."""
-    done = subprocess.run([python, "-c", _PROGRAM], capture_output=True, text=True, check=False)
+def import_finding(python: str = sys.executable, timeout: float = _IMPORT_SECONDS) -> Finding:
+    """Whether MLX can be imported and add within `timeout` seconds.
+
+    It is tried in another process, lest it takes this one down, or never comes back.
+    """
+    cure = _REINSTALL.format("mlx mlx-metal" if sys.platform == "darwin" else "'mlx[cpu]'")
+    program = [python, "-c", _PROGRAM]
+    try:
+        done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        words = f"cannot be used: it says nothing for {timeout:g} seconds"
+        return Finding("mlx", "wrong", words, f"restart the machine, then {cure}")
     if done.returncode == 0:
         return Finding("mlx", "ok", f"computes on {done.stdout.strip()}")
     last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-    cure = _REINSTALL.format("mlx mlx-metal" if sys.platform == "darwin" else "'mlx[cpu]'")
     return Finding("mlx", "wrong", f"cannot be used: {last[0]}", cure)
 
 

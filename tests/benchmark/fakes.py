@@ -22,12 +22,13 @@ class FakeArm:
     same_rule: bool = True
     samples: bool = True
     fails_at: int = 10**6
+    failure: Exception = field(default_factory=lambda: DFlashError("it broke."))
     asked: list[Asked] = field(default_factory=list)
 
     def answer(self, asked: Asked) -> Sample:
         """By plan."""
         if len(self.asked) >= self.fails_at:
-            raise DFlashError("it broke.")
+            raise self.failure
         self.asked.append(asked)
         self.log.append(self.name)
         return self.changes(asked, self.sample)

@@ -45,6 +45,9 @@ def load_draft(folder):
     return module
 
 def stream_generate(target, draft, tokenizer, prompt, max_tokens, **sampling):
+    if prompt == [1]:
+        import time
+        time.sleep(600)
     if prompt == [0]:
         sys.stderr.write("out of memory\\n")
         sys.stderr.flush()
@@ -114,6 +117,27 @@ def test_a_peer_that_dies_leaves_its_last_words(python: str, tmp_path: Path) -> 
             arm.answer(asked([0]))
     finally:
         arm.close()
+
+
+def test_a_peer_that_hangs_is_ended_with_one_sentence(python: str, tmp_path: Path) -> None:
+    arm = PeerArm("dflash", python, folders(tmp_path))
+    arm._timeout = 0.2
+    try:
+        with pytest.raises(
+            DFlashError, match=r"dflash said nothing for 0\.2 seconds and was ended"
+        ):
+            arm.answer(asked([1]))
+        assert arm._process.wait(10) != 0
+    finally:
+        arm.close()
+
+
+def test_so_is_one_that_never_gets_ready(tmp_path: Path) -> None:
+    sleeper = tmp_path / "python"
+    sleeper.write_text("#!/bin/sh\nexec sleep 600\n")
+    sleeper.chmod(0o755)
+    with pytest.raises(DFlashError, match="said nothing for"):
+        PeerArm("dflash", str(sleeper), folders(tmp_path), timeout=0.2)
 
 
 def test_a_program_that_is_no_python_is_told_by_what_it_says(tmp_path: Path) -> None:

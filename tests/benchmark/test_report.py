@@ -118,6 +118,14 @@ def test_an_arm_that_never_drafted_does_not_pass_for_drafting() -> None:
     assert figures(FakeArm("auto", faster(2)))["notes"] == []
 
 
+def test_an_arm_that_failed_is_told_beside_what_it_and_the_others_gave() -> None:
+    report = figures(FakeArm("bad", faster(2), fails_at=2), FakeArm("auto", faster(3)))
+    assert report["failed"] == {"bad": "it broke."}
+    assert report["notes"] == ["bad failed, and was left out: it broke."]
+    assert (arm(report, "bad")["answers"], arm(report, "auto")["answers"]) == (1, 3)
+    assert arm(report, "auto")["speedup"] == 3.0
+
+
 def test_a_stratum_that_was_never_reached_is_left_out() -> None:
     strata = [Stratum(name, PROMPTS, Sampling()) for name in ("chat", "code")]
     bench = Bench([FakeArm("plain")], strata, lambda text: [1], 20)

@@ -14,7 +14,7 @@ from dflash_mlx.benchmark.arms import EngineArm
 from dflash_mlx.commands import bench as command
 from dflash_mlx.commands.bench_arguments import BenchArguments
 from dflash_mlx.engine.options import Sampling
-from dflash_mlx.errors import UsageError
+from dflash_mlx.errors import DFlashError, UsageError
 from tests.benchmark.test_server import serving
 from tests.tiny_folders import TinyPair, tiny_pair, write_tiny_pair
 
@@ -133,6 +133,27 @@ def test_stopped_early_it_reports_what_it_has(
     report = json.loads(capsys.readouterr().out)
     assert any(note.startswith("stopped before the end") for note in report["notes"])
     assert report["strata"]["chat"]["prompts"] == 2
+
+
+def test_where_plain_decoding_fails_what_was_measured_until_then_is_reported(
+    folders: TinyPair, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, asked_so_far = EngineArm.answer, list[int]()
+
+    def failing(self: EngineArm, asked: Any) -> Any:
+        asked_so_far.append(1)
+        if self.name == "plain" and len(asked_so_far) > 10:
+            raise DFlashError("The device is gone.")
+        return right(self, asked)
+
+    monkeypatch.setattr(EngineArm, "answer", failing)
+    assert bench(folders, *SHORT, "--limit", "4", "--json") == 1
+    told = capsys.readouterr()
+    report = json.loads(told.out)
+    words = "stopped before the end (The device is gone.): these are the answers until then"
+    assert words in report["notes"]
+    assert report["strata"]["chat"]["arms"]["copy"]["answers"] >= 1
+    assert "The device is gone." in told.err
 
 
 def test_a_draft_model_of_another_vocabulary_is_refused(

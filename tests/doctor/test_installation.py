@@ -82,6 +82,19 @@ def test_an_mlx_that_fails_or_crashes_is_found_out_in_another_process(
     assert "pip install --force-reinstall" in finding.cure
 
 
+def test_an_mlx_that_never_comes_back_is_found_out_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mlx").mkdir()
+    (tmp_path / "mlx" / "__init__.py").touch()
+    (tmp_path / "mlx" / "core.py").write_text("import time; time.sleep(600)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    finding = import_finding(sys.executable, timeout=0.5)
+    assert finding.status == "wrong"
+    assert finding.words == "cannot be used: it says nothing for 0.5 seconds"
+    assert finding.cure.startswith("restart the machine, then")
+
+
 @pytest.mark.parametrize(
     ("gigabytes", "limit_mb", "status"),
     [
