@@ -6,7 +6,7 @@ float32, the rounds are equal one by one, which an evaluation checks on what it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -40,6 +40,11 @@ class Served:
         """Whether the answer goes round in circles."""
         return loop_start(self.tokens) is not None
 
+    @property
+    def times_plain(self) -> float | None:
+        """How many times plain decoding's speed this was, where both were timed."""
+        return self.speed / self.plain_speed if self.speed and self.plain_speed else None
+
 
 @dataclass
 class ServedSet:
@@ -50,47 +55,35 @@ class ServedSet:
     @property
     def acceptance(self) -> Acceptance:
         """The rounds of all answers, pooled."""
-        return pooled(self.answers)
+        total = Acceptance()
+        for one in self.answers:
+            total.add(Acceptance(one.accepted, one.drafted))
+        return total
 
-    @property
-    def looped(self) -> Acceptance:
-        """The rounds of those answers that go round in circles: they flatter."""
-        return pooled(one for one in self.answers if one.looped)
-
-    @property
-    def others(self) -> Acceptance:
-        """The rounds of all other answers."""
-        return pooled(one for one in self.answers if not one.looped)
-
-    @property
-    def gains(self) -> list[float]:
-        """How many times plain decoding's speed each answer had, where that was timed."""
-        return [
-            one.speed / one.plain_speed for one in self.answers if one.speed and one.plain_speed
-        ]
+    def apart(self) -> tuple[ServedSet, ServedSet]:
+        """The answers that come to an end, and those that go round in circles, which flatter."""
+        looped = ServedSet([one for one in self.answers if one.looped])
+        return ServedSet([one for one in self.answers if not one.looped]), looped
 
     def to_json(self) -> dict[str, Any]:
-        """The figures, for files and for the model card."""
-        speeds = [one.speed for one in self.answers if one.speed]
-        pure = self.others
+        """The figures, for files and for the model card; speeds are medians over the answers."""
+        acceptance = self.acceptance
         return {
             "answers": len(self.answers),
-            "looped_answers": sum(one.looped for one in self.answers),
-            "acceptance_length": self.acceptance.length,
-            "acceptance_length_without_loops": pure.length if pure.accepted else None,
-            "by_position": self.acceptance.by_position,
-            "tokens_per_second": median(speeds) if speeds else None,
-            "times_plain": median(self.gains) if self.gains else None,
+            "rounds": len(acceptance.accepted),
+            "acceptance_length": acceptance.length,
+            "by_position": acceptance.by_position,
+            "tokens_per_second": _median(one.speed for one in self.answers),
+            "plain_tokens_per_second": _median(one.plain_speed for one in self.answers),
+            "times_plain": _median(one.times_plain for one in self.answers),
             "same_as_plain": [one.same for one in self.answers if one.same is not None],
         }
 
 
-def pooled(answers: Sequence[Served] | Iterator[Served]) -> Acceptance:
-    """The rounds of some answers as one."""
-    total = Acceptance()
-    for one in answers:
-        total.add(Acceptance(one.accepted, one.drafted))
-    return total
+def _median(values: Iterable[float | None]) -> float | None:
+    """Of those that are known."""
+    known = [value for value in values if value]
+    return median(known) if known else None
 
 
 def serve(

@@ -29,7 +29,8 @@ from .initial import flat
 class Facts:
     """What the card tells: the target's name, the data, the recipe, and figures measured.
 
-    `figures` has a row a set: `{"set": ..., "acceptance_length": ..., ...}`, see `evaluation`.
+    `figures` has a row a set, temperature and number of rows: `{"set": ..., "temperature": ...,
+    "rows": ..., "acceptance_length": ..., "by_position": ..., ...}`, see `ServedSet.to_json`.
     """
 
     target: str
@@ -112,18 +113,26 @@ def _figures(figures: Sequence[Mapping[str, Any]]) -> list[str]:
         return ["Not evaluated yet: `dflash-mlx train eval` measures, then export again."]
     lines = [
         "Acceptance length: mean accepted drafts a round, and one. By position: the share of"
-        " rounds that accepted at least so many.",
+        " rounds that accepted at least so many. Speeds are medians over answers, decoded with and"
+        " without the drafter in turns; so is times plain, of their ratios.",
         "",
-        "| set | temperature | acceptance length | by position | times plain |",
-        "|---|---|---|---|---|",
+        "| set | temperature | rows | acceptance length | by position | tokens/s | plain tokens/s"
+        " | times plain |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in figures:
         shares = " ".join(f"{share:.2f}".lstrip("0") for share in row["by_position"])
-        gain = row.get("times_plain")
-        lines.append(
-            f"| {row['set']} | {row.get('temperature', 0):g} | {row['acceptance_length']:.2f} |"
-            f" {shares} | {f'{gain:.2f}' if gain else '–'} |"
-        )
+        speeds = [row.get(name) for name in ("tokens_per_second", "plain_tokens_per_second")]
+        cells = [
+            f"{row['set']}, looping answers" if row.get("looping") else row["set"],
+            f"{row['temperature']:g}",
+            str(row["rows"]),
+            f"{row['acceptance_length']:.2f}",
+            shares,
+            *(f"{speed:.1f}" if speed else "–" for speed in speeds),
+            f"{row['times_plain']:.2f}" if row.get("times_plain") else "–",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

@@ -36,9 +36,10 @@ class Stage:
         for name, (kind, about) in self.known().items():
             value = _checked(name, getattr(self, name), kind)
             object.__setattr__(self, name, value)
-            least = about.least
-            if least is not None and isinstance(value, int | float) and value < least:
-                raise UsageError(f"{name} must be {least:g} or more; it is {value:g}.")
+            for number in value if isinstance(value, list) else [value]:
+                least = about.least
+                if least is not None and isinstance(number, int | float) and number < least:
+                    raise UsageError(f"{name} must be {least:g} or more; it is {number:g}.")
 
     @classmethod
     def known(cls) -> dict[str, tuple[Any, About]]:
@@ -146,11 +147,17 @@ class EvalSettings(Stage):
     data: Annotated[
         list[Path] | None, About("Conversations to walk. (default: the held-out ones)")
     ] = None
-    prompts: Annotated[list[Path] | None, About("JSONL files of prompts to serve instead.")] = None
+    prompts: Annotated[
+        list[Path] | None,
+        About("JSONL files of prompts to serve instead, or `bench`'s own: chat, code, ..."),
+    ] = None
     conversations: Annotated[int, About("How many, at most.", 1)] = 100
     serve: Annotated[int, About("How many of them to serve through the engine as well.", 0)] = 20
     max_tokens: Annotated[int, About("Tokens of a served answer, at most.", 2)] = 128
-    temperature: Annotated[float, About("Of served answers.", 0)] = 0.0
+    temperature: Annotated[
+        list[float] | None,
+        About("Of served answers, each set at each of several; 0 is greedy. (default: 0)", 0),
+    ] = None
     block_size: Annotated[int | None, About("Rows of a block. (default: the drafter's own)", 2)] = (
         None
     )

@@ -15,14 +15,14 @@ from dflash_mlx import cli
 from dflash_mlx.commands.train.flags import flags_of, parsed
 from dflash_mlx.commands.train.progress import Pace
 from dflash_mlx.errors import UsageError
-from dflash_mlx.training.settings import STAGES, RunSettings
+from dflash_mlx.training.settings import STAGES, EvalSettings, RunSettings
 from tests.conftest import ROOT, RunCli
 from tests.tiny_folders import write_target
 
 RECIPE = """
 prepare: {topics: 3, own: 3, length: 120, long_share: 0, heldout: 0.5, slots: 8}
 run: {layers: 1, anchors: 8, batch_tokens: 256, steps: 4, eval_every: 2, eval_conversations: 1}
-eval: {conversations: 2, serve: 2, max_tokens: 12, plain: true}
+eval: {conversations: 2, serve: 2, max_tokens: 12, plain: true, temperature: [0, 0.7]}
 export: {bits: 8, draft_tokens: 60}
 """
 
@@ -47,11 +47,15 @@ def test_from_nothing_to_a_drafter_that_serves(
         assert words in done.stderr
     assert done.stdout == ""
     figures = json.loads((job / "figures.json").read_text())["rows"]
-    served = next(row for row in figures if row["set"] == "held out, served")
-    assert served["walked_like_served"] == 1.0
+    greedy, sampled = (row for row in figures if row["set"] == "held out, served")
+    assert (greedy["temperature"], sampled["temperature"]) == (0.0, 0.7)
+    assert greedy["walked_like_served"] == 1.0
+    assert all(row["same_as_plain"] == [True, True] for row in (greedy, sampled))
+    assert all(row["times_plain"] > 0 for row in (greedy, sampled))
     card = (job / "export" / "mlx" / "README.md").read_text()
     assert f"base_model: {target}" in card
-    assert "| held out, served |" in card
+    assert "| held out, served | 0 | 8 |" in card
+    assert "| held out, served | 0.7 | 8 |" in card
     asked = ("generate", "--model", str(target), "--draft-model", str(job / "export" / "mlx"))
     answer = run_cli(*asked, "-p", "Hi", "-m", "8", "--json", home=True)
     assert answer.returncode == 0, answer.stderr
@@ -93,6 +97,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(target: Path, tmp_path: Path)
     [
         (["run", "--layers", "0"], "layers must be 1 or more"),
         (["run", "--taps", "1;2"], "--taps takes numbers"),
+        (["eval", "--temperature", "0,-1"], "temperature must be 0 or more; it is -1."),
         (["run", "--config", "none.yaml"], "no file none.yaml"),
         (["--dtype", "float32", "run"], "behind the stage"),
         (["run", "--learning-rat", "1"], "--learning-rat"),
@@ -101,7 +106,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(target: Path, tmp_path: Path)
 def test_what_cannot_be_is_said_before_anything_is_loaded(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], words: str
 ) -> None:
-    folder = ["--folder", str(tmp_path / "job")] if arguments[0] == "run" else []
+    folder = ["--folder", str(tmp_path / "job")] if arguments[0] in STAGES else []
     assert cli.run(["train", *arguments, *folder]) == 2
     said = capsys.readouterr().err
     assert words in said
@@ -121,8 +126,10 @@ def test_several_numbers_come_with_commas() -> None:
         "taps": [1, 8, 14],
         "layers": 2,
     }
-    with pytest.raises(UsageError, match="--taps"):
-        parsed(RunSettings, {"taps": "one"})
+    assert parsed(EvalSettings, {"temperature": "0,0.7"}) == {"temperature": [0.0, 0.7]}
+    for stage, name in ((RunSettings, "taps"), (EvalSettings, "temperature")):
+        with pytest.raises(UsageError, match=f"--{name}"):
+            parsed(stage, {name: "one"})
 
 
 def test_what_is_left_is_told_from_the_pace_of_this_process(

@@ -8,22 +8,30 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from dflash_mlx.commands.train.export import _figures_of
 from dflash_mlx.drafter import load_drafter
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.training import export as exporting
 from dflash_mlx.training.architecture import make_drafter, new_config
 from dflash_mlx.training.checkpoint import write_drafter
+from dflash_mlx.training.corpus import fingerprint
 from dflash_mlx.training.export import Facts, export
 from dflash_mlx.training.initial import flat, random_weights
 from dflash_mlx.training.settings import RunSettings
 from tests.tiny_folders import tiny_pair
 from tests.training.tiny import talk
 
+ROW = {"temperature": 0, "rows": 8, "acceptance_length": 1.75, "by_position": [0.5, 0.25]}
+SPEEDS = {"tokens_per_second": 30.04, "plain_tokens_per_second": 20, "times_plain": 1.5}
 FACTS = Facts(
     target="tiny",
     data={"conversations": 12, "blas": None},
     recipe={"layers": 1, "learning_rate": 6e-4},
-    figures=[{"set": "held out, walked", "acceptance_length": 1.75, "by_position": [0.5, 0.25]}],
+    figures=[
+        {**ROW, "set": "held out, walked"},
+        {**ROW, "set": "chat, served", "temperature": 0.7, **SPEEDS},
+        {**ROW, "set": "chat, served", "looping": True},
+    ],
     steps=40,
 )
 
@@ -79,7 +87,9 @@ def test_the_card_tells_data_recipe_and_figures(trained: Path, tmp_path: Path) -
     for name in ("zlab", "mlx"):
         card = (tmp_path / "out" / name / "README.md").read_text()
         assert card.startswith("---\nbase_model: tiny\n")
-        assert "| held out, walked | 0 | 1.75 | .50 .25 | – |" in card
+        assert "| held out, walked | 0 | 8 | 1.75 | .50 .25 | – | – | – |" in card
+        assert "| chat, served | 0.7 | 8 | 1.75 | .50 .25 | 30.0 | 20.0 | 1.50 |" in card
+        assert "| chat, served, looping answers | 0 | 8 |" in card
         assert "- conversations: 12" in card
         assert "- learning rate: 0.0006" in card
         assert "- steps done: 40" in card
@@ -111,3 +121,12 @@ def test_an_export_never_overwrites(trained: Path, tmp_path: Path) -> None:
     export(trained, tmp_path / "out", "t", FACTS, "cpu")
     with pytest.raises(DFlashError, match="exists already"):
         export(trained, tmp_path / "out", "t", FACTS, "cpu")
+
+
+def test_the_card_tells_figures_of_this_drafter_alone(trained: Path, tmp_path: Path) -> None:
+    """Not those of an earlier checkpoint, nor of another that it was compared with."""
+    rows = [{**ROW, "set": "mine", "drafter": fingerprint(trained)}]
+    rows.append({**ROW, "set": "theirs", "drafter": "0123456789abcdef"})
+    (tmp_path / "figures.json").write_text(json.dumps({"rows": rows}))
+    assert _figures_of(trained, tmp_path / "figures.json") == rows[:1]
+    assert _figures_of(trained, tmp_path / "none.json") == []

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...benchmark import strata
 from ...engine.options import Options, Sampling
 from ...errors import DFlashError
 from ...model_folder import read_json
 from ...pair import Pair
 from ...training.checkpoint import checkpoints
 from ...training.conversations import Conversation, read_conversations
-from ...training.corpus import HELDOUT, read_corpus
+from ...training.corpus import HELDOUT, fingerprint, read_corpus
 from ...training.evaluation import ServedSet, first_prompts, serve, walked_like_served
 from ...training.prompts import read_prompts
 from ...training.run import greedy, settle, summarize
@@ -22,43 +23,48 @@ from ...training.walking import Walker
 from .progress import Pace, acceptance_line, say
 from .stages import Stages
 
+KINDS = strata.FILES.keys() - {"long-context"}
+"""`bench`'s prompts that are asked as they stand."""
+SAME = ("drafter", "set", "temperature", "rows")
+"""What figures are of: those of all four alike replace one another."""
+
 
 def evaluate(stages: Stages, given: dict[str, Any]) -> None:
     """Measure, print, and keep the figures for the model card."""
     settings = gather(EvalSettings, stages.section("eval"), given)
-    pair = stages.with_drafter(settings.draft_model or stages.best())
+    drafter = settings.draft_model or stages.best()
+    pair = stages.with_drafter(drafter)
+    rows = pair.block_size(Options(block_size=settings.block_size))
+    figures = []
     talks = [] if settings.prompts else _heldout(stages, settings, pair)
-    rows = []
     if talks:
         assert pair.drafter is not None
         walker = Walker(pair.target, pair.drafter, pair.stop_tokens, settings.block_size)
         walked = walker.walk_all(greedy(talks))
         say(f"walked: {acceptance_line(walked)} · anchor_accept {walked.anchor_accept:.2f}")
-        rows.append({"set": "held out, walked", **summarize(walked)})
+        figures.append({"set": "held out, walked", "temperature": 0.0, **summarize(walked)})
     sets = (
         {path.stem: _prompts(pair, path, settings) for path in settings.prompts}
         if settings.prompts
         else {"held out": first_prompts(talks)[: settings.serve]}
     )
     for name, prompts in sets.items():
-        if prompts:
-            rows.append(_served(pair, settings, name, prompts))
-    if not rows:
+        for temperature in settings.temperature or [0.0]:
+            if prompts:
+                figures += _served(pair, settings, name, prompts, temperature)
+    if not figures:
         raise DFlashError(
             "Nothing is held out to evaluate on: name conversations as --data, or --prompts."
         )
-    _keep_figures(stages.place.figures, rows)
+    whose = {"drafter": fingerprint(drafter), "rows": rows}
+    _keep_figures(stages.place.figures, [{**whose, **row} for row in figures])
 
 
 def _served(
-    pair: Pair, settings: EvalSettings, name: str, prompts: list[list[int]]
-) -> dict[str, Any]:
-    """Serve one set of prompts and tell how it went."""
-    sampling = (
-        replace(pair.defaults, temperature=settings.temperature)
-        if settings.temperature
-        else Sampling()
-    )
+    pair: Pair, settings: EvalSettings, name: str, prompts: list[list[int]], temperature: float
+) -> list[dict[str, Any]]:
+    """Serve one set of prompts and tell how it went: answers that loop in figures of their own."""
+    sampling = replace(pair.defaults, temperature=temperature) if temperature else Sampling()
     options = Options(
         sampling=sampling,
         max_tokens=settings.max_tokens,
@@ -72,24 +78,32 @@ def _served(
         done = len(answers.answers)
         if pace.due(done):
             say(f"served {done} of {len(prompts)}{pace.left(done, len(prompts))}")
-    figures = answers.to_json()
-    rounds = acceptance_line(answers.acceptance)
-    say(f"served, {name}, temperature {settings.temperature:g}: {rounds}")
-    if figures["looped_answers"]:
-        pure = answers.others
-        apart = f"{pure.length:.3f} without them" if pure.accepted else "all of them"
-        say(f"  {figures['looped_answers']} answers went round in circles: {apart}")
-    if settings.plain and figures["times_plain"]:
-        same = sum(figures["same_as_plain"])
-        say(
-            f"  {figures['tokens_per_second']:.1f} tokens/s, {figures['times_plain']:.2f} times"
-            f" plain decoding (medians); the same tokens in {same} of {len(answers.answers)}"
-        )
-    if not settings.temperature:
+    figures = []
+    for part, looping in zip(answers.apart(), (False, True), strict=True):
+        if part.answers:
+            row = {"set": f"{name}, served", "temperature": temperature, "looping": looping}
+            figures.append({**row, **part.to_json()})
+            _tell(figures[-1], part)
+    if not temperature:
         alike = walked_like_served(pair, answers.answers, settings.block_size)
         say(f"  walked in the same rounds as served: {sum(alike)} of {len(alike)} answers")
-        figures["walked_like_served"] = sum(alike) / len(alike)
-    return {"set": f"{name}, served", "temperature": settings.temperature, **figures}
+        figures = [{**row, "walked_like_served": sum(alike) / len(alike)} for row in figures]
+    return figures
+
+
+def _tell(figures: dict[str, Any], part: ServedSet) -> None:
+    """Say how the answers of one set at one temperature did."""
+    kind = ", which go round in circles" if figures["looping"] else ""
+    say(
+        f"{figures['set']}, temperature {figures['temperature']:g},"
+        f" {figures['answers']} answers{kind}: {acceptance_line(part.acceptance)}"
+    )
+    if figures["times_plain"]:
+        say(
+            f"  {figures['tokens_per_second']:.1f} tokens/s, plain decoding"
+            f" {figures['plain_tokens_per_second']:.1f}, {figures['times_plain']:.2f} times"
+            f" (medians); the same tokens in {sum(figures['same_as_plain'])}"
+        )
 
 
 def _heldout(stages: Stages, settings: EvalSettings, pair: Pair) -> list[Conversation]:
@@ -113,18 +127,21 @@ def _heldout(stages: Stages, settings: EvalSettings, pair: Pair) -> list[Convers
 
 
 def _prompts(pair: Pair, path: Path, settings: EvalSettings) -> list[list[int]]:
-    """The first questions of a file of prompts, as token ids."""
-    encoded = []
-    for prompt in read_prompts(path)[: settings.conversations]:
-        messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
-        messages.append({"role": "user", "content": prompt.turns[0]})
-        encoded.append(pair.encode(pair.render(messages)))
-    return encoded
+    """The first questions of a file of prompts, or of those that `bench` has, as token ids."""
+    conversations = []
+    if str(path) in KINDS and not path.exists():
+        texts = strata.prompts(str(path), settings.conversations)
+        conversations = [[{"role": "user", "content": text}] for text in texts]
+    else:
+        for prompt in read_prompts(path)[: settings.conversations]:
+            system = [{"role": "system", "content": prompt.system}] if prompt.system else []
+            conversations.append([*system, {"role": "user", "content": prompt.turns[0]}])
+    return [pair.encode(pair.render(messages)) for messages in conversations]
 
 
 def _keep_figures(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write what was measured; the same sets measured earlier are replaced."""
     earlier = read_json(path)["rows"] if path.exists() else []
-    names = {(row["set"], row.get("temperature", 0)) for row in rows}
-    kept = [row for row in earlier if (row["set"], row.get("temperature", 0)) not in names]
+    new = {tuple(row.get(name) for name in SAME) for row in rows}
+    kept = [row for row in earlier if tuple(row.get(name) for name in SAME) not in new]
     path.write_text(json.dumps({"rows": [*kept, *rows]}, indent=2) + "\n", encoding="utf-8")

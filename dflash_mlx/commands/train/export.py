@@ -7,7 +7,7 @@ from typing import Any
 
 from ...model_folder import read_json
 from ...training.checkpoint import checkpoints
-from ...training.corpus import TRAIN, read_manifest
+from ...training.corpus import TRAIN, fingerprint, read_manifest
 from ...training.export import Facts
 from ...training.export import export as write_export
 from ...training.settings import ExportSettings, gather
@@ -22,12 +22,11 @@ def export(stages: Stages, given: dict[str, Any]) -> None:
     output = settings.output or stages.place.root / "export"
     target = stages.model or "smollm2-135m"
     recipe = stages.place.run / "settings.json"
-    figures = stages.place.figures
     facts = Facts(
         target=target,
         data={k: v for k, v in read_manifest(stages.place.data).items() if k != "settings"},
         recipe=read_json(recipe) if recipe.exists() else {},
-        figures=read_json(figures)["rows"] if figures.exists() else [],
+        figures=_figures_of(drafter, stages.place.figures),
         steps=_steps_done(stages.place.run),
     )
     name = settings.name or f"{Path(target).name}-dflash"
@@ -44,6 +43,13 @@ def export(stages: Stages, given: dict[str, Any]) -> None:
     )
     say(f"{output}: zlab (for vLLM, SGLang and the reference) and mlx (for dflash-mlx)")
     say(f"try it: dflash-mlx chat --model {target} --draft-model {output / 'mlx'}")
+
+
+def _figures_of(drafter: Path, file: Path) -> list[dict[str, Any]]:
+    """What was measured of this very drafter, and of no earlier or other one."""
+    rows: list[dict[str, Any]] = read_json(file)["rows"] if file.exists() else []
+    same = fingerprint(drafter)
+    return [row for row in rows if row.get("drafter") == same]
 
 
 def _steps_done(run_folder: Path) -> int | None:

@@ -11,6 +11,9 @@ from typer import Option
 from ...errors import UsageError
 from ...training.settings import Stage
 
+_NUMBERS: dict[Any, type[int] | type[float]] = {list[int]: int, list[float]: float}
+"""What the numbers of a list are, whose flag has commas between them."""
+
 
 def flags_of(settings: type[Stage]) -> list[inspect.Parameter]:
     """A keyword parameter for each setting; None where the flag is left out."""
@@ -39,7 +42,7 @@ def _wanted(kind: Any) -> Any:
 def _flag_type(kind: Any) -> Any:
     """What Typer reads: several numbers come as "1,8,14", choices of numbers as a number."""
     wanted = _wanted(kind)
-    if wanted == list[int]:
+    if wanted in _NUMBERS:
         wanted = str
     elif get_origin(wanted) is Literal and not isinstance(get_args(wanted)[0], str):
         wanted = int
@@ -48,9 +51,8 @@ def _flag_type(kind: Any) -> Any:
 
 def _metavar(kind: Any) -> str | None:
     wanted = _wanted(kind)
-    if wanted == list[int]:
-        return "N,N,..."
-    return {int: "N", float: "X", str: "TEXT", Path: "PATH", list[Path]: "PATH"}.get(wanted)
+    names = {int: "N", float: "X", str: "TEXT", Path: "PATH", list[Path]: "PATH"}
+    return {**names, list[int]: "N,N,...", list[float]: "X,X,..."}.get(wanted)
 
 
 def parsed(settings: type[Stage], given: dict[str, Any]) -> dict[str, Any]:
@@ -60,9 +62,9 @@ def parsed(settings: type[Stage], given: dict[str, Any]) -> dict[str, Any]:
         kind, _ = settings.known()[name]
         if value == []:
             continue
-        if _wanted(kind) == list[int]:
+        if number := _NUMBERS.get(_wanted(kind)):
             try:
-                value = [int(part) for part in value.split(",")]
+                value = [number(part) for part in value.split(",")]
             except ValueError:
                 flag = name.replace("_", "-")
                 raise UsageError(f"--{flag} takes numbers such as 1,8,14; it is {value}.") from None
