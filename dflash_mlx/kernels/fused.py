@@ -20,6 +20,8 @@ import numpy as np
 _LOG2_E = math.log2(math.e)
 """MLX's exponential takes 25 ns an element on x86, its power 9: so e^x is here 2^(x log2 e)."""
 
+_LOWEST = float(np.finfo(np.float32).min)
+
 
 def by_columns(weight: mx.array) -> mx.array:
     """The same matrix `[N, K]`, evaluated, a view of its transpose."""
@@ -71,14 +73,15 @@ def grouped_attention(
     """Attention `[B, H, L, d]` of queries of that shape over keys and values `[B, H_kv, n, d]`.
 
     Query heads that share a KV head are rows of one product, where MLX's CPU op would read the keys
-    once for each. `visible` `[L, n]`, bool, tells what a query sees; None: all.
+    once for each. `visible` `[L, n]` or `[B, 1, L, n]`, bool, tells what a query sees; None: all.
+    What a query that sees nothing gets is finite, as other queries may read past it later.
     """
     batch, heads, length, dims = queries.shape
     groups, group = keys.shape[1], heads // keys.shape[1]
     rows = (queries * (scale * _LOG2_E)).reshape(batch, groups, group * length, dims)
     scores = rows @ keys.swapaxes(-1, -2)
     if visible is not None:
-        scores = mx.where(mx.tile(visible, (group, 1)), scores, -mx.inf)
+        scores = mx.where(mx.tile(visible, (group, 1)), scores, _LOWEST)
     powers = _powers(scores, scores.max(-1, keepdims=True))
     mixed = (powers @ values) / powers.sum(-1, keepdims=True)
     return mixed.reshape(batch, heads, length, dims)

@@ -1,6 +1,6 @@
 """mlx-lm's attention and MLP layers by the ops of `kernels.fused`, on a CPU with OpenBLAS.
 
-Quantized and foreign caches, and masks of a window or a batch, are left to mlx-lm's attention.
+Quantized caches, and masks of a window, are left to mlx-lm's attention.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def fused_attention(layer: Any, causal: Causal, turns: Turns | None) -> type[nn.
             queries, keys = turned[:, :heads], turned[:, heads:]
             if cache is not None:
                 keys, values = cache.update_and_fetch(keys, values)
-            if type(cache) is KVCache and not isinstance(mask, mx.array):
+            if _is_of_batch(mask) and isinstance(keys, mx.array):
+                mixed = grouped_attention(queries, keys, values, self.scale, mask)
+            elif type(cache) is KVCache and not isinstance(mask, mx.array):
                 seen = None if mask is None else causal(x.shape[1], keys.shape[2])
                 mixed = grouped_attention(queries, keys, values, self.scale, seen)
             else:
@@ -107,6 +109,11 @@ def fused_attention(layer: Any, causal: Causal, turns: Turns | None) -> type[nn.
 
     Served.__name__ = plain.__name__
     return Served
+
+
+def _is_of_batch(mask: Any) -> bool:
+    """Whether a mask tells of each sequence of a batch what it sees: bool `[B, 1, L, n]`."""
+    return isinstance(mask, mx.array) and mask.dtype == mx.bool_ and mask.ndim == 4
 
 
 def fused_mlp(layer: Any) -> type[nn.Module]:

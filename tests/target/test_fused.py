@@ -105,16 +105,31 @@ def test_a_quantized_cache_is_left_to_mlx_lms_attention() -> None:
     assert mx.allclose(ours, expected, atol=1e-3).item()
 
 
-def test_a_batch_of_prompts_padded_on_the_left_is_left_to_mlx_lms_attention() -> None:
-    plain, fused = both("llama")
+@pytest.mark.parametrize("family", FUSED)
+def test_each_sequence_of_a_batch_sees_its_own(family: str) -> None:
+    """Padding that sees nothing itself, and that nothing sees, does not matter."""
+    plain, fused = both(family)
     tokens = mx.array([TEXT[:8], [0, 0, 0, *TEXT[:5]]])
 
     out = []
     for target in (plain, fused):
         cache = [BatchKVCache([0, 3]) for _ in target.layers]
-        out.append(target.forward(tokens, cache)[0])
+        rows = [target.forward(part, cache)[0] for part in (tokens, mx.array([[7], [9]]))]
+        out.append(mx.concatenate(rows, axis=1))
 
-    assert mx.allclose(out[1], out[0], atol=2e-5).item()
+    assert mx.allclose(out[1][0], out[0][0], atol=2e-5).item()
+    assert mx.allclose(out[1][1, 3:], out[0][1, 3:], atol=2e-5).item()
+
+
+def test_a_batch_is_served_by_our_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads keys once for all query heads that share them."""
+    monkeypatch.delattr("dflash_mlx.target.fused.scaled_dot_product_attention")
+    _, fused = both("llama")
+    cache = [BatchKVCache([0, 3]) for _ in fused.layers]
+
+    logits, _ = fused.forward(mx.array([TEXT[:8], [0, 0, 0, *TEXT[:5]]]), cache)
+
+    assert mx.isfinite(logits).all().item()
 
 
 def test_the_model_can_still_be_called_as_it_came() -> None:
