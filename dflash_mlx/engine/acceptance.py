@@ -1,7 +1,7 @@
 """How often drafts are right: an estimate for each place in a block that follows the text.
 
 Text changes its mind: prose, then code, then a table. So what was seen fades, by a constant share
-a round, and about the last twenty rounds count.
+a round, and about the last thirty rounds count.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
-_FADING = 0.95
-"""What is left of an observation after a round: half of it after 13 rounds."""
+_FADING = 0.97
+"""What is left of an observation after a round: half of it after 23 rounds.
+
+With less, chance alone now and then makes a drafter that pays a little look like one that does not.
+"""
 _FIRST = 2.0
 """How many observations of the first draft the prior is worth."""
 _NEXT = 8.0

@@ -27,7 +27,7 @@ _COPY_PRIORS = (0.5, 0.6, 0.7, 0.8, 0.9)
 _DRAFTER_PRIOR = 0.75
 """How often a draft is right, before any was seen."""
 
-_PLAIN_MUST_WIN_BY = 1.03
+_PLAIN_MUST_WIN_BY = 1.05
 """Going back to plain decoding is sticky, so a draw is not enough."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 64, 512
 """Rounds after which a source that does not pay is tried again: at first, and in the end."""
