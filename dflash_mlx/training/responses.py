@@ -118,17 +118,15 @@ class Writer:
             banned = mx.array(sorted(self._ends))
             logits[mx.array(opening)[:, None], banned[None]] = -mx.inf
         for manner, rows in alike.items():
-            sampling = self._sampling(manner)
-            if sampling.repetition_penalty == 1:
-                tokens = Chooser(sampling, key).choose(logits[mx.array(rows)], [], _NOBODY)
-            else:  # each looks back at its own words
-                each = [
-                    Chooser(sampling, (key[0] ^ slot, key[1])).choose(
-                        logits[slot][None], busy[slot].tokens, _NOBODY
-                    )
-                    for slot in rows
-                ]
-                tokens = mx.concatenate(each)
+            own = logits if len(rows) == len(busy) else logits[mx.array(rows)]
+            if manner.user:
+                noise = mx.array(key, mx.uint32)
+                tokens = mx.random.categorical(own * (1 / manner.temperature), key=noise)
+            else:
+                sampling = self._sampling(manner)
+                own = repeated_less(own, [busy[slot].tokens for slot in rows], sampling)
+                unbiased = replace(sampling, repetition_penalty=1.0)
+                tokens = Chooser(unbiased, key).choose(own, [], _NOBODY)
             for slot, token in zip(rows, cast("list[int]", tokens.tolist()), strict=True):
                 chosen[slot] = token
         return chosen
@@ -147,9 +145,9 @@ class Writer:
         return self._pair.encode(self._pair.render(messages, self._settings.thinking))
 
     def _sampling(self, manner: Manner) -> Sampling:
-        """The assistant samples in the pair's own way; the user is as varied as may be."""
-        if manner.user or not manner.temperature:
-            return Sampling(temperature=manner.temperature)
+        """How the assistant speaks: greedily, or in the pair's own way of sampling."""
+        if not manner.temperature:
+            return Sampling()
         return replace(self._pair.defaults, temperature=manner.temperature)
 
     @property
@@ -161,6 +159,20 @@ class Writer:
     def ends(self) -> frozenset[int]:
         """What ends the target's turn as the user: any special token."""
         return self._ends
+
+
+def repeated_less(
+    logits: mx.array, histories: Sequence[Sequence[int]], sampling: Sampling
+) -> mx.array:
+    """Logits [n, V] with the repetition penalty, each row's for the tokens of its own history."""
+    penalty, size = sampling.repetition_penalty, sampling.repetition_context_size
+    if penalty == 1:
+        return logits
+    recent = [list(history[-size:]) for history in histories]
+    known = mx.array([[*words, *words[-1:] * (size - len(words))] for words in recent])
+    old = mx.take_along_axis(logits, known, axis=-1)
+    new = mx.where(old < 0, old * penalty, old / penalty)
+    return mx.put_along_axis(logits, known, new, axis=-1)
 
 
 class Talk:

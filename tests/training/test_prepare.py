@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from dflash_mlx.api import generate
 from dflash_mlx.engine.options import Sampling
+from dflash_mlx.engine.sampling import _penalized
 from dflash_mlx.errors import UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.training.conversations import Conversation, read_conversations
 from dflash_mlx.training.loops import loop_start
 from dflash_mlx.training.prepare import Prepare, PrepareReport
 from dflash_mlx.training.prompts import make_plans, read_prompts
+from dflash_mlx.training.responses import repeated_less
 from dflash_mlx.training.settings import PrepareSettings
 from dflash_mlx.training.template import take_apart
 from dflash_mlx.training.topics import questions
@@ -69,8 +72,8 @@ def test_a_greedy_answer_is_what_the_engine_serves(pair: Pair, tmp_path: Path) -
 
 
 def test_a_sampled_answer_is_chosen_in_the_pairs_own_way(pair: Pair, tmp_path: Path) -> None:
-    """With a penalty that forbids every token of the last 64, none comes again within them."""
-    own = Sampling(temperature=0.5, repetition_penalty=1e6, repetition_context_size=64)
+    """Where the best token is taken, and the last 64 score nothing, none comes again in them."""
+    own = Sampling(temperature=0.5, top_k=1, repetition_penalty=1e6, repetition_context_size=64)
     strict = replace(pair, defaults=own)
     path = short_prompts(tmp_path, 3)
     talks, _ = prepared(strict, tmp_path / "data", settings(path, sampled=1.0, slots=3, length=70))
@@ -79,6 +82,18 @@ def test_a_sampled_answer_is_chosen_in_the_pairs_own_way(pair: Pair, tmp_path: P
         said = talk.ids[begin:end].tolist()
         assert talk.temperature == 0.5
         assert len(set(said)) == len(said) > 10
+
+
+def test_each_conversation_repeats_its_own_words_less() -> None:
+    """As the engine's rule has it for one text, whatever others in the batch have said."""
+    logits = mx.random.normal((3, 40), key=mx.random.key(1))
+    histories = [[1, 2, 3, 2], [5], [*range(20)]]
+    sampling = Sampling(temperature=0.5, repetition_penalty=1.7, repetition_context_size=6)
+    found = repeated_less(logits, histories, sampling)
+    for row, history in enumerate(histories):
+        alone = _penalized(logits[row][None], sampling, history, None)
+        assert mx.array_equal(found[row], alone[0])
+    assert repeated_less(logits, histories, Sampling()) is logits
 
 
 def test_turns_of_a_file_are_asked_one_after_another(pair: Pair, tmp_path: Path) -> None:
