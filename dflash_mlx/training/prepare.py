@@ -39,6 +39,11 @@ class PrepareReport:
     answer_tokens: int
     looped: int
 
+    def adding(self, record: dict[str, Any]) -> PrepareReport:
+        """With one conversation more."""
+        said = self.answer_tokens + record["assistant"].count("1")
+        return PrepareReport(self.done + 1, self.total, said, self.looped + record["looped"])
+
 
 class Prepare:
     """The stage in its folder. `identity` is the target's fingerprint."""
@@ -63,12 +68,16 @@ class Prepare:
         total = len(records) + len(missing)
         writer = Writer(self._pair, self._settings)
         with self._path.open("a", encoding="utf-8") as file:
-            yield _report(records, total)
+            report = PrepareReport(0, total, 0, 0)
+            for record in records:
+                report = report.adding(record)
+            yield report
             for written in writer.write(missing, attempt=len(records)):
                 records.append(_record(written))
                 file.write(json.dumps(records[-1]) + "\n")
                 file.flush()
-                yield _report(records, total)
+                report = report.adding(records[-1])
+                yield report
                 if stop():
                     return
         self._write_sides(records)
@@ -114,15 +123,6 @@ def _record(written: Written) -> dict[str, Any]:
 def _talk(record: dict[str, Any]) -> Conversation:
     flags = [flag == "1" for flag in record["assistant"]]
     return conversation(record["ids"], flags, record["temperature"])
-
-
-def _report(records: list[dict[str, Any]], total: int) -> PrepareReport:
-    return PrepareReport(
-        len(records),
-        total,
-        sum(record["assistant"].count("1") for record in records),
-        sum(record["looped"] for record in records),
-    )
 
 
 def _replace(path: Path, content: str) -> None:

@@ -7,7 +7,7 @@ has all rows busy. Rows lie from index 0 in each slot: nothing is padded, joined
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
@@ -96,6 +96,8 @@ class Slots:
         self._target = target
         self._lengths = [0] * count
         self._caches = [SlotCache(self) for _ in made]
+        self._prefilled = [KVCache() for _ in made]
+        self._said: list[int] = []  # the prompt that `_prefilled` holds
         self.offsets = mx.zeros(count, mx.int32)
         self.reach = 1
 
@@ -103,13 +105,22 @@ class Slots:
         return len(self._lengths)
 
     def begin(self, slot: int, tokens: Sequence[int]) -> None:
-        """Let a slot hold `tokens` (perhaps none) and forget what it held."""
-        caches: list[Any] = [KVCache() for _ in self._caches]
-        for start in range(0, len(tokens), _CHUNK):
-            self._target.forward(mx.array([list(tokens[start : start + _CHUNK])]), caches)
-            mx.eval([entry.state for entry in caches])
-        for held, own in zip(caches, self._caches, strict=True):
-            if held.keys is not None:
+        """Let a slot hold `tokens` (perhaps none) and forget what it held.
+
+        What the prompt before began with alike, such as instructions, is not forwarded again.
+        """
+        alike, most = 0, min(len(self._said), len(tokens))
+        while alike < most and self._said[alike] == tokens[alike]:
+            alike += 1
+        for entry in self._prefilled:
+            entry.trim(entry.offset - alike)
+        for start in range(alike, len(tokens), _CHUNK):
+            rows = mx.array([list(tokens[start : start + _CHUNK])])
+            self._target.forward(rows, cast("list[Any]", self._prefilled))
+            mx.eval([entry.state for entry in self._prefilled])
+        self._said = list(tokens)
+        for held, own in zip(self._prefilled, self._caches, strict=True):
+            if tokens and held.keys is not None and held.values is not None:
                 own.put(slot, held.keys[..., : len(tokens), :], held.values[..., : len(tokens), :])
         self._lengths[slot] = len(tokens)
         mx.eval([array for own in self._caches for array in (own.keys, own.values)])

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -21,6 +22,7 @@ from dflash_mlx.training.prepare import Prepare, PrepareReport
 from dflash_mlx.training.prompts import make_plans, read_prompts
 from dflash_mlx.training.responses import repeated_less
 from dflash_mlx.training.settings import PrepareSettings
+from dflash_mlx.training.slots import Slots
 from dflash_mlx.training.template import take_apart
 from dflash_mlx.training.topics import questions
 from tests.tiny_folders import tiny_pair
@@ -96,6 +98,28 @@ def test_each_conversation_repeats_its_own_words_less() -> None:
     assert repeated_less(logits, histories, Sampling()) is logits
 
 
+def test_a_slot_holds_its_own_prompt_whatever_was_said_before(pair: Pair) -> None:
+    """What prompts begin with alike is forwarded once, and changes nothing of what follows."""
+    prompts = [[1, 2, 3, 4, 5], [1, 2, 3, 9], [1, 2, 3], [], [1, 2, 7, 7, 7, 7]]
+    together = Slots(pair.target, len(prompts))
+    forwarded, forward = [], pair.target.forward
+
+    def noted(tokens: mx.array, caches: list[Any]) -> Any:
+        forwarded.append(tokens.size)
+        return forward(tokens, caches)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair.target, "forward", noted)
+        for slot, prompt in enumerate(prompts):
+            together.begin(slot, prompt)
+    assert forwarded == [5, 1, 6]
+    logits = together.step([8] * len(prompts))
+    for slot, prompt in enumerate(prompts):
+        alone = Slots(pair.target, 1)
+        alone.begin(0, prompt)
+        assert mx.array_equal(alone.step([8])[0], logits[slot])
+
+
 def test_turns_of_a_file_are_asked_one_after_another(pair: Pair, tmp_path: Path) -> None:
     words = ["Hello there", "And now?"]
     messages = [{"role": "user", "content": words[0]}, {"role": "assistant", "content": "not this"}]
@@ -152,6 +176,7 @@ def test_an_interrupted_stage_goes_on_and_repeats_nothing(pair: Pair, tmp_path: 
     talks, reports = prepared(pair, tmp_path, chosen)
     assert [report.done for report in reports] == [1, 2, 3, 4, 5, 6]
     assert len({talk.prompt for talk in talks}) == len(talks) == 6
+    assert reports[-1].answer_tokens == sum(talk.assistant.sum() for talk in talks)
 
 
 def test_more_can_be_asked_for_later(pair: Pair, tmp_path: Path) -> None:
