@@ -21,6 +21,7 @@ from .packaging import Packaged, Packaging, check_borrowed, is_borrowed, unpack
 
 DTYPES = {"F32": mx.float32, "BF16": mx.bfloat16, "F16": mx.float16}
 PACKED = "U32"
+_HEAD = "lm_head.weight"
 
 
 def load_drafter(
@@ -66,30 +67,43 @@ def _settle_vocabulary(
 ) -> tuple[DrafterConfig, Infos, Arrays]:
     """Which tokens are drafted and by whose head; then without what is only the target's again."""
     foreign = packaged.packaging is not Packaging.ZLAB
-    ids: Sequence[int] | None = mapped_vocab(arrays, config.vocab_size) if foreign else None
-    if ids is None:
-        ids = read_draft_vocab(folder)
-    head = "lm_head.weight"
-    size = len(ids) if ids is not None else None
-    own_head = ids is not None and head in infos and infos[head].shape[0] == size
-    if foreign:
-        shapes = {name: info.shape for name, info in infos.items()}
-        check_borrowed(shapes, config.hidden_size, config.vocab_size, size)
-        dropped = [name for name in infos if is_borrowed(name) or name in ("d2t", "t2d")]
-    else:
-        dropped = []
+    ids = _draft_tokens(folder, config, arrays, foreign)
+    own_head = ids is not None and _HEAD in infos and infos[_HEAD].shape[0] == len(ids)
+    dropped = _dropped(config, infos, ids, own_head) if foreign else frozenset()
     if own_head and ids is not None:
-        dropped = [name for name in dropped if name != head]
-        if list(ids) != sorted(ids):
-            order = mx.array(sorted(range(len(ids)), key=ids.__getitem__))
-            arrays[head] = arrays[head][order]
+        arrays = {**arrays, _HEAD: _by_token(arrays[_HEAD], ids)}
     vocabulary = tuple(sorted(ids)) if ids is not None else None
-    config = replace(config, draft_vocab=vocabulary, own_head=own_head)
     return (
-        config,
+        replace(config, draft_vocab=vocabulary, own_head=own_head),
         {name: info for name, info in infos.items() if name not in dropped},
         {name: array for name, array in arrays.items() if name not in dropped},
     )
+
+
+def _draft_tokens(
+    folder: Path, config: DrafterConfig, arrays: Arrays, foreign: bool
+) -> Sequence[int] | None:
+    """The target's token of each of the drafter's, by tensors or by our file; None: all."""
+    mapped = mapped_vocab(arrays, config.vocab_size) if foreign else None
+    return read_draft_vocab(folder) if mapped is None else mapped
+
+
+def _dropped(
+    config: DrafterConfig, infos: Infos, ids: Sequence[int] | None, own_head: bool
+) -> frozenset[str]:
+    """What a foreign packaging holds besides the drafter: copies of the target's, and maps."""
+    shapes = {name: info.shape for name, info in infos.items()}
+    size = None if ids is None else len(ids)
+    check_borrowed(shapes, config.hidden_size, config.vocab_size, size)
+    kept = {_HEAD} if own_head else set()
+    return frozenset(n for n in infos if is_borrowed(n) or n in ("d2t", "t2d")) - kept
+
+
+def _by_token(head: mx.array, ids: Sequence[int]) -> mx.array:
+    """The head's rows in the order of the target's tokens."""
+    if list(ids) == sorted(ids):
+        return head
+    return head[mx.array(sorted(range(len(ids)), key=ids.__getitem__))]
 
 
 def _name(name: str) -> str:
