@@ -18,6 +18,9 @@ from tests.tiny_folders import write_tokenizer
 
 FAMILIES = {"llama": llama, "qwen3": qwen3, "gemma3_text": gemma3_text}
 
+FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+"""What a converted model consists of."""
+
 
 def tiny_config(family: str = "llama", **changes: Any) -> dict[str, Any]:
     """2 layers, hidden 64, feed-forward 128, 320 tokens."""
