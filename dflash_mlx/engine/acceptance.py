@@ -1,7 +1,7 @@
 """How often drafts are right: an estimate for each place in a block that follows the text.
 
 Text changes its mind: prose, then code, then a table. So what was seen fades, by a constant share
-a round, and about the last thirty rounds count.
+a round, and about the last thirty rounds count, unless there is no mistaking that it has changed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ _FADING = 0.97
 
 With less, chance alone now and then makes a drafter that pays a little look like one that does not.
 """
+_SURPRISE = 3e-4
+"""The text has changed where chance would bring so many wrong first drafts in a row this seldom."""
 _FIRST = 2.0
 """How many observations of the first draft the prior is worth."""
 _NEXT = 8.0
@@ -33,14 +35,22 @@ class Acceptance:
         self._hope = self._prior = prior
         self._right = [0.0] * drafts
         self._seen = [0.0] * drafts
+        self._failures = 0  # rounds in a row of which no draft was right
+        self._chance = 1.0  # of as many, by what was seen before
 
     def observe(self, drafted: int, accepted: int) -> None:
         """A round verified `drafted` drafts, of which the first `accepted` were right."""
+        self._chance = 1.0 if accepted else self._chance * (1 - self._estimates()[0])
+        self._failures = 0 if accepted else self._failures + 1
         self._right = [_FADING * value for value in self._right]
         self._seen = [_FADING * value for value in self._seen]
         for place in range(min(accepted + 1, drafted)):
             self._seen[place] += 1
             self._right[place] += place < accepted
+        if self._chance < _SURPRISE:  # all that counts now are these failures
+            self._right = [0.0] * len(self._right)
+            self._seen = [float(self._failures)] + [0.0] * (len(self._seen) - 1)
+            self._chance = 1.0
 
     def doubt(self, most: float) -> None:
         """Keep the estimates, but as if each rested on no more than `most` observations.

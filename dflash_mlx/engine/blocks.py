@@ -29,7 +29,7 @@ _DRAFTER_PRIOR = 0.75
 
 _PLAIN_MUST_WIN_BY = 1.05
 """Going back to plain decoding is sticky, so a draw is not enough."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 64, 512
+_FIRST_PAUSE, _LONGEST_PAUSE = 64, 256
 """Rounds after which a source that does not pay is tried again: at first, and in the end."""
 _DOUBT = 1.0
 """What a source was seen to do before a pause counts for so many rounds after it."""

@@ -127,6 +127,23 @@ def test_it_beats_every_fixed_block_on_a_mix() -> None:
     assert run.time < min(fixed(right).values())
 
 
+@pytest.mark.parametrize("easy", ["code", "prose"])
+def test_a_text_that_turns_hard_costs_hardly_more_than_plain_decoding(easy: str) -> None:
+    """However long the easy text before it was: what was seen there does not count for long."""
+    blocks = AutoBlocks(COSTS)
+    write(blocks, text([(easy, 3000)]))
+    right = text([("hard", 1000)])
+
+    assert write(blocks, right).time <= 1.02 * write(FixedBlocks(1), right).time
+
+
+@pytest.mark.parametrize("tokens", [300, 500, 700, 900, 1100, 1500])
+def test_and_one_that_turns_easy_again_is_drafted_before_long(tokens: int) -> None:
+    right = text([("code", 1000), ("hard", tokens), ("code", 1000)])
+
+    assert write(AutoBlocks(COSTS), right).time < 0.95 * min(fixed(right).values())
+
+
 def test_after_a_hard_stretch_it_drafts_again() -> None:
     right = text([("code", 1000), ("hard", 1000), ("code", 1000)])
 
