@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from ..drafter.dflash2 import SecondDrafter
 from ..drafter.model import Drafter
-from ..kernels.draft_head import Ranked, by_kernel
+from ..kernels.draft_head import Ranked, Scoring, by_kernel
 from ..target.draft_head import DraftHead, bare_weights
 from ..target.model import Target
 
@@ -16,8 +16,9 @@ class Ranking:
 
     def __init__(self, target: Target, drafter: Drafter, head: DraftHead | None) -> None:
         self._metal = target.metal
-        self._config = drafter.config
-        self._tokens = head.ids if head else None
+        config = drafter.config
+        tokens = head.ids if head else None
+        self._scoring = Scoring(tokens, config.output_multiplier, config.logit_softcap)
         self._weights = head.weights if head else bare_weights(target.head_module)
         if self._weights is not None and head is None and isinstance(drafter, SecondDrafter):
             known = drafter.candidate_selector.successor_codebook.shape[0]
@@ -35,5 +36,4 @@ class Ranking:
             metal.serves("draft_head", "a head that is no bare matrix" if count else "penalties")
             return None
         count = min(count, weights.shape[0])
-        factor, cap = self._config.output_multiplier, self._config.logit_softcap
-        return by_kernel(hidden, weights, count, self._tokens, factor, cap, None, metal)
+        return by_kernel(hidden, weights, count, self._scoring, metal)

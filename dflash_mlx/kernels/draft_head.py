@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -38,72 +39,72 @@ class Noise(NamedTuple):
     temperature: float = 1.0
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """What tokens score by a head's products: softcap(product * multiplier), their logits.
+
+    With `noise` it is logits / temperature + noise. `tokens` `[N]` int32 names the tokens of a
+    draft vocabulary; without it, row n of the head is token n.
+    """
+
+    tokens: mx.array | None = None
+    multiplier: float = 1.0
+    softcap: float | None = None
+    noise: Noise | None = None
+
+
+PLAIN = Scoring()
+
+
 def draft_head(
     hidden: mx.array,
     weights: Weights,
     count: int,
-    *,
-    tokens: mx.array | None = None,
-    multiplier: float = 1.0,
-    softcap: float | None = None,
-    noise: Noise | None = None,
+    scoring: Scoring = PLAIN,
     metal: Metal | None = None,
 ) -> Ranked:
     """The `count` best tokens for each row of `hidden` `[R, K]` by head `weights` `[N, K]`.
 
-    logits = softcap(hidden W^T * multiplier); scores are the logits, or with `noise` logits /
-    temperature + noise. `tokens` `[N]` int32 names the tokens of a draft vocabulary; without it,
-    row n of the head is token n. The kernel's logits are float32, the twin's are first rounded to
-    the type of `hidden`, as a head's output is.
+    The kernel's logits are float32, the twin's are first rounded to the type of `hidden`, as a
+    head's output is.
     """
-    call = hidden, weights, count, tokens, multiplier, softcap, noise
-    ranked = by_kernel(*call, metal) if metal else None
-    return twin(*call) if ranked is None else ranked
+    ranked = by_kernel(hidden, weights, count, scoring, metal) if metal else None
+    return twin(hidden, weights, count, scoring) if ranked is None else ranked
 
 
 def by_kernel(
-    hidden: mx.array,
-    weights: Weights,
-    count: int,
-    tokens: mx.array | None,
-    multiplier: float,
-    softcap: float | None,
-    noise: Noise | None,
-    metal: Metal,
+    hidden: mx.array, weights: Weights, count: int, scoring: Scoring, metal: Metal
 ) -> Ranked | None:
     """`draft_head` by the kernel; None where it cannot take the call, or lost the race."""
-    call = hidden, weights, count, tokens, multiplier, softcap, noise
+
+    def kernel() -> Ranked:
+        return _kernel(hidden, weights, count, scoring, metal)
 
     def scores_alone() -> list[mx.array]:
         """As a head does without a kernel: all logits, and the best of them."""
-        logits = _logits(hidden, weights, multiplier, softcap)
+        logits = _logits(hidden, weights, scoring)
         if count == 1:
             return [logits.max(axis=-1, keepdims=True).astype(hidden.dtype)]
         return [-mx.sort(-mx.topk(logits, count, axis=-1)).astype(hidden.dtype)]
 
     obstacle, contest = unsupported(hidden, weights, count), None
-    if obstacle is None and noise is None:
+    if obstacle is None and scoring.noise is None:
         contest = Contest(
             f"draft_head, best {count}, {block_matmul.case(hidden, weights)}",
-            lambda: [_kernel(*call, metal).scores.astype(hidden.dtype)],
+            lambda: [kernel().scores.astype(hidden.dtype)],
             scores_alone,
         )
-    return _kernel(*call, metal) if metal.serves("draft_head", obstacle, contest) else None
+    return kernel() if metal.serves("draft_head", obstacle, contest) else None
 
 
 def _kernel(
-    hidden: mx.array,
-    weights: Weights,
-    count: int,
-    tokens: mx.array | None,
-    multiplier: float,
-    softcap: float | None,
-    noise: Noise | None,
-    metal: Metal,
+    hidden: mx.array, weights: Weights, count: int, scoring: Scoring, metal: Metal
 ) -> Ranked:
     rows, vocabulary = hidden.shape[0], weights.shape[0]
+    tokens, noise = scoring.tokens, scoring.noise
     coldness = 1.0 if noise is None else 1.0 / noise.temperature
-    numbers = mx.array([multiplier, softcap or 0.0, coldness, 0.0], mx.float32)
+    factor, cap = scoring.multiplier, scoring.softcap or 0.0
+    numbers = mx.array([factor, cap, coldness, 0.0], mx.float32)
     names = hidden if tokens is None else tokens
     streams = numbers if noise is None else noise.streams
     spans = -(-vocabulary // SPAN)
@@ -153,17 +154,10 @@ def unsupported(hidden: mx.array, weights: Weights, count: int) -> str | None:
     return block_matmul.unsupported(hidden, weights)
 
 
-def twin(
-    hidden: mx.array,
-    weights: Weights,
-    count: int,
-    tokens: mx.array | None = None,
-    multiplier: float = 1.0,
-    softcap: float | None = None,
-    noise: Noise | None = None,
-) -> Ranked:
+def twin(hidden: mx.array, weights: Weights, count: int, scoring: Scoring = PLAIN) -> Ranked:
     """`draft_head` in plain MLX."""
-    logits = _logits(hidden, weights, multiplier, softcap)
+    tokens, noise = scoring.tokens, scoring.noise
+    logits = _logits(hidden, weights, scoring)
     names = mx.arange(weights.shape[0], dtype=mx.int32) if tokens is None else tokens
     names = mx.broadcast_to(names[None], logits.shape)
     scores = logits
@@ -175,8 +169,7 @@ def twin(
     return Ranked(ids, best, mx.logsumexp(logits, axis=-1))
 
 
-def _logits(
-    hidden: mx.array, weights: Weights, multiplier: float, softcap: float | None
-) -> mx.array:
-    logits = block_matmul.twin(hidden, weights).astype(mx.float32) * multiplier
-    return logits if softcap is None else mx.tanh(logits / softcap) * softcap
+def _logits(hidden: mx.array, weights: Weights, scoring: Scoring) -> mx.array:
+    logits = block_matmul.twin(hidden, weights).astype(mx.float32) * scoring.multiplier
+    cap = scoring.softcap
+    return logits if cap is None else mx.tanh(logits / cap) * cap

@@ -13,7 +13,7 @@ from simulator import MODELS, Simulator
 
 from dflash_mlx.engine.noise import gumbel, stream_key, threefry
 from dflash_mlx.kernels.block_matmul import Weights
-from dflash_mlx.kernels.draft_head import SPAN, Noise, Ranked, draft_head, twin
+from dflash_mlx.kernels.draft_head import SPAN, Noise, Ranked, Scoring, draft_head, twin
 from dflash_mlx.kernels.metal import Metal
 
 from .oracle import same_bits, wide
@@ -82,7 +82,7 @@ def test_equal_scores_go_to_the_lower_id(metal: Metal) -> None:
     ranked = draft_head(one, weights, 3, metal=metal)
     assert ranked.ids.tolist() == [[2, 3, 4]]
     tokens = mx.arange(SPAN + 8, dtype=mx.int32) * 2 + 1
-    ranked = draft_head(one, weights, 3, tokens=tokens, metal=metal)
+    ranked = draft_head(one, weights, 3, Scoring(tokens), metal)
     assert ranked.ids.tolist() == [[5, 7, 9]]
 
 
@@ -102,7 +102,7 @@ def test_noise_is_the_engines_bit_for_bit(metals: dict[str, Metal]) -> None:
     ids = mx.broadcast_to(mx.arange(vocabulary)[None], (rows, vocabulary))
     expected = -mx.sort(-drawn.gumbel(ids), axis=-1)[:, :64]
     for model in ("default", "uncontracted", "flush"):
-        ranked = draft_head(hidden(rows), weights, 64, noise=drawn, metal=metals[model])
+        ranked = draft_head(hidden(rows), weights, 64, Scoring(noise=drawn), metals[model])
         assert same_bits(ranked.scores, expected)
 
 
@@ -110,10 +110,9 @@ def test_noise_is_the_engines_bit_for_bit(metals: dict[str, Metal]) -> None:
 def test_temperature_cap_and_a_draft_vocabulary_are_the_twins(rows: int, metal: Metal) -> None:
     x, weights, tokens = hidden(rows), head(200), mx.arange(200, dtype=mx.int32) * 3
     for drawn in (None, noise(rows, 0.7)):
-        ours = draft_head(
-            x, weights, 5, tokens=tokens, multiplier=0.5, softcap=2.0, noise=drawn, metal=metal
-        )
-        theirs = twin(x, weights, 5, tokens, 0.5, 2.0, drawn)
+        scoring = Scoring(tokens, multiplier=0.5, softcap=2.0, noise=drawn)
+        ours = draft_head(x, weights, 5, scoring, metal)
+        theirs = twin(x, weights, 5, scoring)
         assert ours.ids.tolist() == theirs.ids.tolist()
         assert mx.allclose(ours.scores, theirs.scores, atol=1e-5)
         assert mx.allclose(ours.logsumexp, theirs.logsumexp, atol=1e-5)
