@@ -207,11 +207,11 @@ class Turns(FixedBlocks):
 
     def __init__(self) -> None:
         super().__init__(8)
-        self._rows = cycle((1, 1, 4, 1, 8, 2))
+        self._turns = cycle((1, 1, 4, 1, 8, 2))
 
     def plan(self, length: int, wanted: int, match: int = 0) -> Plan:
         """The next of them."""
-        rows = min(next(self._rows), wanted)
+        rows = min(next(self._turns), wanted)
         return Plan(rows, match if rows == 4 else 0)
 
 
