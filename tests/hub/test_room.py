@@ -140,7 +140,7 @@ def test_a_drafter_that_was_not_asked_for_is_left_out_where_there_is_no_room(
         resolve_pair("org/target", "org/drafter")
     names = resolve_pair("org/target")
     assert names.draft_folder is None
-    assert "no room for the drafter" in str(names.note)
+    assert "no room for it" in str(names.note)
 
 
 def test_what_is_here_is_tried_with_a_word_of_warning(
