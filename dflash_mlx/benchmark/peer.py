@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -88,7 +90,7 @@ def parse_peer(text: str) -> tuple[str, str]:
 class PeerArm:
     """A peer at work. Its process lives from the first request to `close`.
 
-    One that says nothing for `timeout` seconds is ended.
+    One that says no whole line for `timeout` seconds is ended.
     """
 
     same_rule = False
@@ -104,7 +106,6 @@ class PeerArm:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            text=True,
         )
         about = {
             "model": str(folders.model.resolve()),
@@ -113,7 +114,7 @@ class PeerArm:
             "openblas": folders.openblas,
         }
         try:
-            loaded = self._ask({"load": about})
+            loaded = self._ask({"load": about}, "version", "settings")
         except BaseException:
             self.close()
             raise
@@ -136,7 +137,8 @@ class PeerArm:
                 "max_tokens": asked.max_tokens,
                 "sampling": {k: v for k, v in sampling.items() if k in self._settings},
                 "seed": asked.seed,
-            }
+            },
+            *("tokens", "rounds", "prefill", "decode"),
         )
         tokens = reply["tokens"]
         return Sample(
@@ -160,31 +162,45 @@ class PeerArm:
         self._process.wait()
         self._errors.close()
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any], *wanted: str) -> dict[str, Any]:
+        """The reply, which has the `wanted`."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with suppress(BrokenPipeError):  # it is gone, and may have said why
-            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-        if not select([self._process.stdout], [], [], self._timeout)[0]:
-            self._process.kill()
-            raise DFlashError(
-                f"The peer {self.name} said nothing for {self._timeout:g} seconds and was ended:"
-                " see that it works by itself, or ask for fewer --max-tokens."
-            )
-        line = self._process.stdout.readline()
+        line = self._line()
         if not line:
             raise DFlashError(f"The peer {self.name} ended: {self._last_words()}.")
         try:
-            reply: dict[str, Any] = json.loads(line)
+            reply = json.loads(line)
         except ValueError:
+            reply = None
+        if isinstance(reply, dict) and "error" in reply:
+            raise DFlashError(f"The peer {self.name} failed: {reply['error']}.")
+        if not isinstance(reply, dict) or not reply.keys() >= set(wanted):
             raise DFlashError(
                 f"The peer {self.name} is no Python of the peer's environment: it said"
-                f" {line.strip()[:80]!r}."
-            ) from None
-        if "error" in reply:
-            raise DFlashError(f"The peer {self.name} failed: {reply['error']}.")
+                f" {line.decode(errors='replace').strip()[:80]!r}."
+            )
         return reply
+
+    def _line(self) -> bytes:
+        """What the peer says up to the end of a line, or of its output."""
+        assert self._process.stdout is not None
+        deadline, line = time.monotonic() + self._timeout, b""
+        while b"\n" not in line:
+            left = max(deadline - time.monotonic(), 0)
+            if not select([self._process.stdout], [], [], left)[0]:
+                self._process.kill()
+                raise DFlashError(
+                    f"The peer {self.name} said nothing for {self._timeout:g} seconds and was"
+                    " ended: see that it works by itself, or ask for fewer --max-tokens."
+                )
+            part = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not part:
+                break
+            line += part
+        return line
 
     def _last_words(self) -> str:
         self._process.wait()

@@ -140,6 +140,25 @@ def test_so_is_one_that_never_gets_ready(tmp_path: Path) -> None:
         PeerArm("dflash", str(sleeper), folders(tmp_path), timeout=0.2)
 
 
+def says(tmp_path: Path, octal: str) -> str:
+    """A program that writes these bytes, as printf has them, and hangs."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nprintf '{octal}'\nexec sleep 600\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_so_is_one_that_hangs_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    with pytest.raises(DFlashError, match="said nothing for"):
+        PeerArm("dflash", says(tmp_path, '{"version"'), folders(tmp_path), timeout=0.5)
+
+
+@pytest.mark.parametrize("line", ["5", "null", "[]", "{}", '"error"', r"\377\376", "{"])
+def test_a_line_that_is_no_reply_is_told(tmp_path: Path, line: str) -> None:
+    with pytest.raises(DFlashError, match="no Python of the peer's environment"):
+        PeerArm("dflash", says(tmp_path, line + r"\n"), folders(tmp_path), timeout=20)
+
+
 def test_a_program_that_is_no_python_is_told_by_what_it_says(tmp_path: Path) -> None:
     with pytest.raises(DFlashError, match=r"no Python of the peer's environment.*'-I"):
         PeerArm("dflash", "/bin/echo", folders(tmp_path))
