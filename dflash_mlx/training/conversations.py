@@ -13,6 +13,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,18 +76,13 @@ def read_conversations(path: Path, vocabulary: int | None = None) -> list[Conver
     conversations = []
     for number, line in enumerate(_lines(path), 1):
         try:
-            record = json.loads(line)
-            item = conversation(
-                record["ids"],
-                (flag == "1" for flag in record["assistant"]),
-                record.get("temperature", 0.0),
-            )
+            item = _conversation(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             raise DFlashError(
                 f'{path}, line {number}: not a conversation; a line is {{"ids": [...], '
                 '"assistant": "0011...", "temperature": 0.0}.'
             ) from None
-        if len(item.ids) != len(item.assistant) or item.ids.ndim != 1:
+        if len(item.ids) != len(item.assistant):
             raise DFlashError(
                 f"{path}, line {number}: {len(item.ids)} ids, but {len(item.assistant)} marks of"
                 " who wrote them."
@@ -99,6 +96,16 @@ def read_conversations(path: Path, vocabulary: int | None = None) -> list[Conver
     return conversations
 
 
+def _conversation(record: dict[str, Any]) -> Conversation:
+    """What a line says. Raises ValueError, or what Python does of other kinds of values."""
+    ids, temperature = record["ids"], float(record.get("temperature", 0.0))
+    if set(map(type, ids)) - {int}:  # NumPy would cut 1.7 down to 1
+        raise ValueError("ids that are no whole numbers")
+    if not math.isfinite(temperature) or temperature < 0:
+        raise ValueError("no temperature")
+    return conversation(ids, (flag == "1" for flag in record["assistant"]), temperature)
+
+
 def _lines(path: Path) -> Iterator[str]:
     opened: Any = gzip.open if path.suffix == ".gz" else open
     try:
@@ -106,7 +113,7 @@ def _lines(path: Path) -> Iterator[str]:
             yield from (line for line in file if line.strip())
     except FileNotFoundError:
         raise DFlashError(f"There is no file {path}: name the conversations to train on.") from None
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError):
+    except (UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError):
         raise DFlashError(f"{path} is damaged: it cannot be read as text.") from None
 
 

@@ -56,6 +56,10 @@ def test_answers_are_the_spans_that_the_assistant_wrote() -> None:
         '{"ids": [1, 200], "assistant": "01"}',
         '{"ids": [1, -2], "assistant": "01"}',
         '{"ids": [99999999999], "assistant": "1"}',
+        '{"ids": [1.7], "assistant": "1"}',
+        '{"ids": [true], "assistant": "1"}',
+        '{"ids": [1], "assistant": "1", "temperature": NaN}',
+        '{"ids": [1], "assistant": "1", "temperature": -1}',
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
@@ -69,9 +73,11 @@ def test_a_missing_or_broken_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DFlashError, match="There is no file"):
         read_conversations(tmp_path / "none.jsonl")
     cut = tmp_path / "cut.jsonl.gz"
-    cut.write_bytes(gzip.compress(b"{}" * 1000)[:20])
-    with pytest.raises(DFlashError, match="damaged"):
-        read_conversations(cut)
+    whole = gzip.compress(b"{}" * 1000)
+    for damaged in (whole[:20], whole[:10] + b"\xff" * 10 + whole[20:], b"not " + whole):
+        cut.write_bytes(damaged)
+        with pytest.raises(DFlashError, match="damaged"):
+            read_conversations(cut)
 
 
 def test_the_same_first_question_is_kept_once_and_in_order() -> None:
