@@ -184,7 +184,7 @@ def engine_arms(pair: Pair, names: str | None) -> list[Arm]:
     the other commands. "copy-only" has no other drafts.
     Raises UsageError for a name that is none.
     """
-    wanted = [name.strip() for name in names.split(",")] if names else _all(pair)
+    wanted = _all(pair) if names is None else [name.strip() for name in names.split(",")]
     alone = (PLAIN, COPY_ONLY, MLX_LM)
     if pair.drafter is None and not set(alone).issuperset(wanted):
         raise DFlashError(

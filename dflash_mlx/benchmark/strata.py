@@ -38,7 +38,7 @@ class Stratum:
 
 def chosen(names: str | None) -> list[str]:
     """The kinds in a list with commas; all without one. Raises UsageError for an unknown kind."""
-    wanted = [name.strip() for name in names.split(",")] if names else list(FILES)
+    wanted = list(FILES) if names is None else [name.strip() for name in names.split(",")]
     for name in wanted:
         if name not in FILES:
             raise UsageError(f"There are no prompts {name!r}: --strata takes {', '.join(FILES)}.")

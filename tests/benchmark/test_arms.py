@@ -94,7 +94,7 @@ def test_plain_decoding_is_always_first() -> None:
     assert names[-3:] == ["block-4", "block-8", "mlx-lm"]
 
 
-@pytest.mark.parametrize("name", ["fast", "block-1", "block-", "block-x", "mlx"])
+@pytest.mark.parametrize("name", ["", "fast", "block-1", "block-", "block-x", "mlx"])
 def test_an_arm_that_does_not_exist_is_a_usage_error(name: str) -> None:
     with pytest.raises(UsageError, match="no arm"):
         engine_arms(tiny_pair(), name)

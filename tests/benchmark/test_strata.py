@@ -50,3 +50,5 @@ def test_a_list_of_kinds_may_have_spaces_and_must_be_known() -> None:
     assert chosen(None) == list(FILES)
     with pytest.raises(UsageError, match=r"no prompts 'prose'.*chat, code, maths"):
         chosen("chat,prose")
+    with pytest.raises(UsageError, match="no prompts ''"):
+        chosen("")  # a shell's variable that was never set is no wish for all
