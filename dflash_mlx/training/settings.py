@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import sys
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,24 +23,26 @@ Settings = TypeVar("Settings", bound="Stage")
 
 @dataclass(frozen=True)
 class About:
-    """A setting's word of help, and the least value that makes sense."""
+    """A setting's word of help, and the least and the highest value that make sense."""
 
     text: str
     least: float | None = None
+    most: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Settings that check themselves: types, choices and least values. Raises UsageError."""
+    """Settings that check themselves: types, choices and bounds. Raises UsageError."""
 
     def __post_init__(self) -> None:
         for name, (kind, about) in self.known().items():
             value = _checked(name, getattr(self, name), kind)
             object.__setattr__(self, name, value)
             for number in value if isinstance(value, list) else [value]:
-                least = about.least
-                if least is not None and isinstance(number, int | float) and number < least:
-                    raise UsageError(f"{name} must be {least:g} or more; it is {number:g}.")
+                if about.least is not None and number is not None and number < about.least:
+                    raise UsageError(f"{name} must be {about.least:g} or more; it is {number:g}.")
+                if about.most is not None and number is not None and number > about.most:
+                    raise UsageError(f"{name} must be {about.most:g} or less; it is {number:g}.")
 
     @classmethod
     def known(cls) -> dict[str, tuple[Any, About]]:
@@ -61,18 +64,18 @@ class PrepareSettings(Stage):
     ] = None
     turns: Annotated[int, About("Turns of a conversation, at most.", 1)] = 3
     length: Annotated[int, About("Tokens of a conversation, at most.", 32)] = 512
-    long_share: Annotated[float, About("Share of conversations that may be longer.", 0)] = 0.1
+    long_share: Annotated[float, About("Share of conversations that may be longer.", 0, 1)] = 0.1
     long_length: Annotated[int, About("Tokens of the longer ones, at most.", 32)] = 2048
-    sampled: Annotated[float, About("Share of conversations answered at the temperature.", 0)] = (
-        0.33
-    )
+    sampled: Annotated[
+        float, About("Share of conversations answered at the temperature.", 0, 1)
+    ] = 0.33
     temperature: Annotated[
         float | None,
         About("Of sampled answers; the rest are greedy. (default: the model's own, or 0.7)", 0),
     ] = None
     system: Annotated[str | None, About("Instructions ahead of every conversation.")] = None
     thinking: Annotated[bool | None, About("Switch the model's reasoning on or off.")] = None
-    heldout: Annotated[float, About("Share of conversations kept for evaluation.", 0)] = 0.03
+    heldout: Annotated[float, About("Share of conversations kept for evaluation.", 0, 1)] = 0.03
     slots: Annotated[int, About("Conversations generated at once.", 1)] = 64
     seed: Annotated[int, About("Fixes the order of prompts and the sampling.", 0)] = 0
 
@@ -107,11 +110,11 @@ class RunSettings(Stage):
     gamma: Annotated[
         float | None, About("Of decay: rows until a weight has fallen to 1/e.", 0.1)
     ] = None
-    alpha: Annotated[float, About("Of D-PACE: the least chance that a row is right.", 0)] = 0.5
+    alpha: Annotated[float, About("Of D-PACE: the least chance that a row is right.", 0, 1)] = 0.5
     learning_rate: Annotated[float, About("At its peak.", 0)] = 6e-4
-    warmup: Annotated[float, About("Share of the steps in which the learning rate rises.", 0)] = (
-        0.04
-    )
+    warmup: Annotated[
+        float, About("Share of the steps in which the learning rate rises.", 0, 1)
+    ] = 0.04
     weight_decay: Annotated[float, About("Of AdamW.", 0)] = 0.0
     clip: Annotated[float, About("Largest norm of a gradient.", 0)] = 1.0
     batch_tokens: Annotated[int, About("Tokens of a batch, padding included.", 64)] = 4096
@@ -119,20 +122,22 @@ class RunSettings(Stage):
     anchors: Annotated[int, About("Blocks drawn from a conversation each time it is seen.", 1)] = 64
     max_length: Annotated[int, About("Conversations are cut to so many tokens.", 16)] = 2048
     keep_loops: Annotated[bool, About("Train on answers that go round in circles, too.")] = False
-    epochs: Annotated[float, About("How often each conversation is seen.", 0)] = 3.0
+    epochs: Annotated[float, About("How often each conversation is seen.", 0.01)] = 3.0
     steps: Annotated[int | None, About("Steps, instead of epochs.", 1)] = None
     frequent_tokens: Annotated[
         int, About("Head over so many frequent tokens at first; 0: all.", 0)
     ] = 0
-    frequent_share: Annotated[float, About("Share of the steps that use the smaller head.", 0)] = (
-        0.8
-    )
+    frequent_share: Annotated[
+        float, About("Share of the steps that use the smaller head.", 0, 1)
+    ] = 0.8
     features: Annotated[
         Literal["online", "cached"],
         About("Compute the target's features each time, or once (float16, on disk)."),
     ] = "online"
     head_rows: Annotated[int, About("Rows whose logits are in memory at a time.", 16)] = 1024
-    heldout: Annotated[float, About("Share held out, where the data says nothing of it.", 0)] = 0.03
+    heldout: Annotated[float, About("Share held out, where the data says nothing of it.", 0, 1)] = (
+        0.03
+    )
     eval_every: Annotated[int, About("Steps between evaluations; 0: none.", 0)] = 200
     eval_conversations: Annotated[int, About("Conversations of each side to evaluate on.", 1)] = 16
     save_every: Annotated[int, About("Steps between checkpoints.", 1)] = 200
@@ -257,11 +262,16 @@ def _converted(name: str, value: Any, wanted: Any) -> Any:
     fits = {
         bool: isinstance(value, bool),
         int: isinstance(value, int) and not isinstance(value, bool),
-        float: isinstance(value, int | float) and not isinstance(value, bool),
+        float: isinstance(value, int | float) and not isinstance(value, bool) and _finite(value),
         str: isinstance(value, str),
         Path: isinstance(value, str | Path),
     }
     if not fits[wanted]:
-        words = {bool: "true or false", int: "a whole number", float: "a number"}
+        words = {bool: "true or false", int: "a whole number", float: "a finite number"}
         raise UsageError(f"{name} must be {words.get(wanted, 'a text')}; it is {value!r}.")
     return wanted(value)
+
+
+def _finite(value: float) -> bool:
+    """Whether a float can hold it: YAML's whole numbers have no end."""
+    return abs(value) <= sys.float_info.max

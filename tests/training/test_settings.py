@@ -11,6 +11,7 @@ from dflash_mlx.training.settings import (
     STAGES,
     PrepareSettings,
     RunSettings,
+    Stage,
     gather,
     read_recipe,
     to_json,
@@ -76,6 +77,34 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_value_of_the_wrong_kind_is_named(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=name):
         gather(RunSettings, {name: value})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 10**400])
+def test_every_number_is_finite(value: float) -> None:
+    for stage in STAGES.values():
+        for name, (kind, _) in stage.known().items():
+            if "float" in str(kind):
+                with pytest.raises(UsageError, match=f"{name} must be a finite number"):
+                    gather(stage, {name: value})
+
+
+@pytest.mark.parametrize(
+    ("stage", "names"),
+    [
+        (PrepareSettings, ("long_share", "sampled", "heldout")),
+        (RunSettings, ("alpha", "warmup", "frequent_share", "heldout")),
+    ],
+)
+def test_a_share_is_at_most_the_whole(stage: type[Stage], names: tuple[str, ...]) -> None:
+    for name in names:
+        assert getattr(gather(stage, {name: 1}), name) == 1
+        with pytest.raises(UsageError, match=rf"{name} must be 1 or less; it is 1\.5"):
+            gather(stage, {name: 1.5})
+
+
+def test_conversations_are_seen() -> None:
+    with pytest.raises(UsageError, match=r"epochs must be 0\.01 or more; it is 0\."):
+        gather(RunSettings, {"epochs": 0})
 
 
 def test_an_unknown_setting_is_refused_from_code_too() -> None:
