@@ -45,7 +45,8 @@ def read_prompts(path: Path) -> list[Prompt]:
     """Prompts of a JSONL file, one a line: `{"messages": [...]}`, or `{"text": "..."}`.
 
     Of messages, the user's are asked and the assistant's left out: the target gives its own.
-    `prompt` is read like `text`. Raises UsageError naming the bad line.
+    `prompt` is read like `text`. Raises UsageError naming the bad line, or where there is
+    no prompt.
     """
     prompts = []
     try:
@@ -64,6 +65,8 @@ def read_prompts(path: Path) -> list[Prompt]:
                 f'{path}, line {number}: a prompt is {{"text": "..."}} or {{"messages": '
                 '[{"role": "user", "content": "..."}]}.'
             ) from None
+    if not prompts:
+        raise UsageError(f'{path} has no prompts: write {{"text": "..."}} a line.')
     return prompts
 
 

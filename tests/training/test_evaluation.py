@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from dflash_mlx.commands.train.evaluate import _keep_figures, _prompts
+from dflash_mlx import cli
+from dflash_mlx.commands.train.evaluate import _prompts
+from dflash_mlx.commands.train.figures import keep_figures, read_figures
 from dflash_mlx.engine.options import Options
-from dflash_mlx.errors import UsageError
+from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.training import evaluation
 from dflash_mlx.training.evaluation import Served, ServedSet, serve
-from dflash_mlx.training.settings import EvalSettings
 from tests.tiny_folders import tiny_pair
 
 LOOP = [7, 8, 9, 10, 11, 12, 13, 14] * 3
@@ -70,19 +70,60 @@ def test_figures_of_one_set_stay_beside_those_of_others(tmp_path: Path) -> None:
     one = {"drafter": "a", "set": "chat, served", "temperature": 0.0, "rows": 8}
     others = [{**one, "temperature": 0.7}, {**one, "set": "code, served"}, {**one, "rows": 4}]
     others.append({**one, "drafter": "b"})
-    _keep_figures(file, [one, {**one, "looping": True}, *others])
-    _keep_figures(file, [{**one, "answers": 3}])
-    assert json.loads(file.read_text())["rows"] == [*others, {**one, "answers": 3}]
+    keep_figures(file, [one, {**one, "looping": True}, *others])
+    keep_figures(file, [{**one, "answers": 3}])
+    assert read_figures(file) == [*others, {**one, "answers": 3}]
+
+
+def test_figures_are_whole_or_as_they_were(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    keep_figures(file, [{"set": "chat"}])
+    with pytest.raises(TypeError, match="JSON"):
+        keep_figures(file, [{"set": "code", "answers": object()}])
+    assert read_figures(file) == [{"set": "chat"}]
+    link = tmp_path / "other.json"
+    link.hardlink_to(file)
+    keep_figures(file, [{"set": "code"}])
+    assert read_figures(link) == [{"set": "chat"}], "written in place"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"rows": 5}', '{"rows": [5]}', "\udcff"])
+def test_damaged_figures_are_told(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "figures.json"
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(DFlashError, match="damaged: delete it"):
+        read_figures(file)
+
+
+def test_what_hinders_an_evaluation_is_told_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a drafter is looked for, and there is none here."""
+    job = tmp_path / "job"
+    for folder in (job, tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+    for name in ("a", "b"):
+        (tmp_path / name / "x.jsonl").write_text('{"text": "Hi"}\n')
+    (tmp_path / "empty.jsonl").touch()
+    (job / "figures.json").write_text("{")
+
+    def told(*files: str) -> str:
+        prompts = [word for file in files for word in ("--prompts", str(tmp_path / file))]
+        assert cli.run(["train", "eval", "--folder", str(job), *prompts]) != 0
+        return capsys.readouterr().err
+
+    assert "Two sets of prompts are called x" in told("a/x.jsonl", "b/x.jsonl")
+    assert "empty.jsonl has no prompts" in told("empty.jsonl")
+    assert "figures.json is damaged" in told("a/x.jsonl")
 
 
 @pytest.mark.parametrize(
     ("kind", "words"), [("chat", "My upstairs neighbour"), ("code", "has_close_elements")]
 )
 def test_the_prompts_of_bench_go_by_their_names(kind: str, words: str) -> None:
-    pair = tiny_pair()
-    found = _prompts(pair, Path(kind), EvalSettings(conversations=2))
+    found = _prompts(Path(kind), 2)
     assert len(found) == 2
-    text = pair.tokenizer.decode(found[0])
+    text = tiny_pair().render(found[0])
     assert words in text
     assert text.endswith("<|im_start|>assistant\n")
 
@@ -90,7 +131,6 @@ def test_the_prompts_of_bench_go_by_their_names(kind: str, words: str) -> None:
 def test_a_file_wins_over_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("chat").write_text('{"text": "Mine"}\n')
-    [found] = _prompts(tiny_pair(), Path("chat"), EvalSettings())
-    assert "Mine" in tiny_pair().tokenizer.decode(found)
+    assert _prompts(Path("chat"), 9) == [[{"role": "user", "content": "Mine"}]]
     with pytest.raises(UsageError, match="no file novels"):
-        _prompts(tiny_pair(), Path("novels"), EvalSettings())
+        _prompts(Path("novels"), 9)

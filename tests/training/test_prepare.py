@@ -238,6 +238,13 @@ def test_a_bad_prompt_is_named(tmp_path: Path, line: str) -> None:
         read_prompts(path)
 
 
+def test_a_file_without_prompts_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.write_text("\n")
+    with pytest.raises(UsageError, match=r"empty\.jsonl has no prompts"):
+        read_prompts(path)
+
+
 def test_instructions_reach_the_target(pair: Pair, tmp_path: Path) -> None:
     path = prompts_file(tmp_path, {"text": "Hi"})
     [talk], _ = prepared(pair, tmp_path / "data", settings(path, system="Be brief."))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...benchmark import strata
 from ...engine.options import Options, Sampling
-from ...errors import DFlashError
-from ...model_folder import read_json
+from ...errors import DFlashError, UsageError
 from ...pair import Pair
 from ...training.checkpoint import checkpoints
 from ...training.conversations import Conversation, read_conversations
@@ -20,23 +18,25 @@ from ...training.prompts import read_prompts
 from ...training.run import greedy, settle, summarize
 from ...training.settings import EvalSettings, RunSettings, gather
 from ...training.walking import Walker
+from .figures import keep_figures, read_figures
 from .progress import Pace, acceptance_line, say
 from .stages import Stages
 
 KINDS = strata.FILES.keys() - {"long-context"}
 """`bench`'s prompts that are asked as they stand."""
-SAME = ("drafter", "set", "temperature", "rows")
-"""What figures are of: those of all four alike replace one another."""
+Messages = list[dict[str, str]]
 
 
 def evaluate(stages: Stages, given: dict[str, Any]) -> None:
     """Measure, print, and keep the figures for the model card."""
     settings = gather(EvalSettings, stages.section("eval"), given)
+    asked = _sets(settings)
+    read_figures(stages.place.figures)  # a damaged file is told before anything is measured
     drafter = settings.draft_model or stages.best()
     pair = stages.with_drafter(drafter)
     rows = pair.block_size(Options(block_size=settings.block_size))
     figures = []
-    talks = [] if settings.prompts else _heldout(stages, settings, pair)
+    talks = [] if asked else _heldout(stages, settings, pair)
     if talks:
         assert pair.drafter is not None
         walker = Walker(pair.target, pair.drafter, pair.stop_tokens, settings.block_size)
@@ -44,8 +44,8 @@ def evaluate(stages: Stages, given: dict[str, Any]) -> None:
         say(f"walked: {acceptance_line(walked)} · anchor_accept {walked.anchor_accept:.2f}")
         figures.append({"set": "held out, walked", "temperature": 0.0, **summarize(walked)})
     sets = (
-        {path.stem: _prompts(pair, path, settings) for path in settings.prompts}
-        if settings.prompts
+        {name: [pair.encode(pair.render(one)) for one in asked[name]] for name in asked}
+        if asked
         else {"held out": first_prompts(talks)[: settings.serve]}
     )
     for name, prompts in sets.items():
@@ -57,7 +57,7 @@ def evaluate(stages: Stages, given: dict[str, Any]) -> None:
             "Nothing is held out to evaluate on: name conversations as --data, or --prompts."
         )
     whose = {"drafter": fingerprint(drafter), "rows": rows}
-    _keep_figures(stages.place.figures, [{**whose, **row} for row in figures])
+    keep_figures(stages.place.figures, [{**whose, **row} for row in figures])
 
 
 def _served(
@@ -126,22 +126,25 @@ def _heldout(stages: Stages, settings: EvalSettings, pair: Pair) -> list[Convers
     return corpus.heldout[: settings.conversations]
 
 
-def _prompts(pair: Pair, path: Path, settings: EvalSettings) -> list[list[int]]:
-    """The first questions of a file of prompts, or of those that `bench` has, as token ids."""
-    conversations = []
+def _sets(settings: EvalSettings) -> dict[str, list[Messages]]:
+    """The prompts to serve, by the name of their set. Raises UsageError where two have one name."""
+    sets = dict[str, list[Messages]]()
+    for path in settings.prompts or []:
+        if path.stem in sets:
+            raise UsageError(
+                f"Two sets of prompts are called {path.stem}, and figures go by that name: rename a"
+                " file, or leave one out."
+            )
+        sets[path.stem] = _prompts(path, settings.conversations)
+    return sets
+
+
+def _prompts(path: Path, limit: int) -> list[Messages]:
+    """The first questions of a file of prompts, or of those that `bench` has."""
     if str(path) in KINDS and not path.exists():
-        texts = strata.prompts(str(path), settings.conversations)
-        conversations = [[{"role": "user", "content": text}] for text in texts]
-    else:
-        for prompt in read_prompts(path)[: settings.conversations]:
-            system = [{"role": "system", "content": prompt.system}] if prompt.system else []
-            conversations.append([*system, {"role": "user", "content": prompt.turns[0]}])
-    return [pair.encode(pair.render(messages)) for messages in conversations]
-
-
-def _keep_figures(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write what was measured; the same sets measured earlier are replaced."""
-    earlier = read_json(path)["rows"] if path.exists() else []
-    new = {tuple(row.get(name) for name in SAME) for row in rows}
-    kept = [row for row in earlier if tuple(row.get(name) for name in SAME) not in new]
-    path.write_text(json.dumps({"rows": [*kept, *rows]}, indent=2) + "\n", encoding="utf-8")
+        return [[{"role": "user", "content": t}] for t in strata.prompts(str(path), limit)]
+    conversations = []
+    for prompt in read_prompts(path)[:limit]:
+        system = [{"role": "system", "content": prompt.system}] if prompt.system else []
+        conversations.append([*system, {"role": "user", "content": prompt.turns[0]}])
+    return conversations

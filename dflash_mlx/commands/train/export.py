@@ -11,6 +11,7 @@ from ...training.corpus import TRAIN, fingerprint, read_manifest
 from ...training.export import Facts
 from ...training.export import export as write_export
 from ...training.settings import ExportSettings, gather
+from .figures import read_figures
 from .progress import say
 from .stages import Stages
 
@@ -47,9 +48,8 @@ def export(stages: Stages, given: dict[str, Any]) -> None:
 
 def _figures_of(drafter: Path, file: Path) -> list[dict[str, Any]]:
     """What was measured of this very drafter, and of no earlier or other one."""
-    rows: list[dict[str, Any]] = read_json(file)["rows"] if file.exists() else []
     same = fingerprint(drafter)
-    return [row for row in rows if row.get("drafter") == same]
+    return [row for row in read_figures(file) if row.get("drafter") == same]
 
 
 def _steps_done(run_folder: Path) -> int | None:
