@@ -122,6 +122,16 @@ def randomize(model: nn.Module, seed: int) -> None:
     mx.eval(model.parameters())
 
 
+def repeating(
+    target: Target, prompt: Sequence[int], words: Sequence[int], length: int
+) -> tuple[Sampling, list[int]]:
+    """A sampling under which the target says nothing but `words`, and what it says plainly."""
+    sampling = Sampling(temperature=20.0, logit_bias=dict.fromkeys(words, 3000.0))
+    said, _, _ = run(target, prompt, length, sampling=sampling)
+    assert set(said) == set(words)
+    return sampling, said
+
+
 class Rows:
     """A drafter's context that only counts its rows, and never drafts."""
 

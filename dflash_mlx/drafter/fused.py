@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from ..kernels.fused import Columns, FusedNorm, Turns, by_columns, can_join, swiglu
+from ..kernels.fused import Columns, FusedNorm, Turns, by_columns, can_join, frequencies, swiglu
 from .model import MLP, Attention, Drafter
 from .rope import Position, Rope
 
@@ -63,11 +61,12 @@ class TableRope(Rope):
 
     def __init__(self, rope: Rope) -> None:
         vars(self).update(vars(rope))
-        waves = rope.wavelengths
-        if waves is None:
+        if rope.wavelengths is not None:
+            known = 1 / rope.wavelengths
+        else:
             assert rope.base is not None
-            waves = mx.exp(mx.arange(0, 1, 2 / rope.dims) * math.log(rope.base))
-        self._turns = Turns(np.array(rope.position_scale / waves))
+            known = frequencies(rope.base, rope.dims)
+        self._turns = Turns(np.array(rope.position_scale * known))
 
     def __call__(self, x: mx.array, offset: Position) -> mx.array:
         return self._turns(x, offset) if isinstance(offset, int) else super().__call__(x, offset)

@@ -99,6 +99,11 @@ class FusedNorm(nn.RMSNorm):
         return rms_norm(x, self.weight, self.eps)
 
 
+def frequencies(base: float, dims: int) -> mx.array:
+    """Radians a position of each of the `dims / 2` channel pairs, computed as in MLX's rope."""
+    return mx.exp(mx.arange(0, -1, -2 / dims) * math.log(base))
+
+
 class Turns:
     """Rope on the halves of whole heads; what turns them is remembered, as all layers turn alike.
 

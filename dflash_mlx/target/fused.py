@@ -5,7 +5,6 @@ Quantized caches, and masks of a window, are left to mlx-lm's attention.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import mlx.core as mx
@@ -23,9 +22,11 @@ from ..kernels.fused import (
     Turns,
     by_columns,
     can_join,
+    frequencies,
     grouped_attention,
     swiglu,
 )
+from .served_mlp import served_mlp
 
 Served = tuple[nn.Module, type[nn.Module]]
 
@@ -36,20 +37,20 @@ _MLPS = (llama.MLP, qwen2.MLP, qwen3.MLP, qwen3_moe.MLP)
 def fused_layers(model: nn.Module, head: nn.Module) -> list[Served]:
     """The layers of `model` that our ops serve, each with a subclass of its class for it alone.
 
-    Their weights, and those of `head` and of all other linear layers, are stored by columns from
-    now on; where no layer can be served, nothing is changed.
+    Their weights and those of `head` are stored by columns from now on; where no layer can be
+    served, nothing is changed.
     """
     causal, turns = Causal(), dict[bytes, Turns]()
     served: list[Served] = []
     for _, module in model.named_modules():
         if type(module) in _ATTENTIONS and can_join([module.q_proj, module.k_proj, module.v_proj]):
-            frequencies = _frequencies(module)
-            turn = None
-            if frequencies is not None:
-                turn = turns.setdefault(frequencies.tobytes(), Turns(frequencies))
+            known, turn = _frequencies(module), None
+            if known is not None:
+                turn = turns.setdefault(known.tobytes(), Turns(known))
             served.append((module, fused_attention(module, causal, turn)))
         elif type(module) in _MLPS and can_join([module.gate_proj, module.up_proj]):
-            served.append((module, fused_mlp(module)))
+            into = Columns([module.gate_proj, module.up_proj])
+            served.append((module, served_mlp(module, into, swiglu)))
     if served:
         for layer in _alone(served, head):
             layer.weight = by_columns(layer.weight)
@@ -71,7 +72,7 @@ def _frequencies(layer: Any) -> np.ndarray[Any, Any] | None:
     if getattr(rope, "traditional", True) or rope.dims != round(layer.scale**-2):
         return None
     if type(rope) is nn.RoPE:
-        return np.array(rope.scale * mx.exp(mx.arange(0, -1, -2 / rope.dims) * math.log(rope.base)))
+        return np.array(rope.scale * frequencies(rope.base, rope.dims))
     return np.array(1 / rope._freqs) if type(rope) is Llama3RoPE else None
 
 
@@ -114,17 +115,3 @@ def fused_attention(layer: Any, causal: Causal, turns: Turns | None) -> type[nn.
 def _is_of_batch(mask: Any) -> bool:
     """Whether a mask tells of each sequence of a batch what it sees: bool `[B, 1, L, n]`."""
     return isinstance(mask, mx.array) and mask.dtype == mx.bool_ and mask.ndim == 4
-
-
-def fused_mlp(layer: Any) -> type[nn.Module]:
-    """A subclass of the MLP's class for this instance: gate and up in one product."""
-    plain: Any = type(layer)
-    into = Columns([layer.gate_proj, layer.up_proj])
-
-    class Served(plain):
-        def __call__(self, x: mx.array) -> mx.array:
-            gate, up = mx.split(into(x), 2, axis=-1)
-            return self.down_proj(swiglu(gate, up))
-
-    Served.__name__ = plain.__name__
-    return Served

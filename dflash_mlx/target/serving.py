@@ -20,6 +20,7 @@ from ..kernels.projection import Projection, served_linear, served_linear_layers
 from .fused import fused_layers
 from .served_attention import LAYERS, served_attention
 from .served_delta_net import DeltaRows, served_delta_net
+from .served_mlp import served_mlp
 from .watch import LOCK, instances_of
 
 _MLPS = (llama.MLP, qwen3.MLP, qwen3_moe.MLP, qwen3_next.Qwen3NextMLP)
@@ -53,11 +54,12 @@ class Serving:
                 self._served.append((head, served_linear(head, metal, "as_linear")))
             self.stock = self._left_over(model)
 
-    def _subclass(self, module: nn.Module, metal: Metal) -> type[nn.Module] | None:
+    def _subclass(self, module: Any, metal: Metal) -> type[nn.Module] | None:
         if type(module) in LAYERS:
             return served_attention(module, metal)
         if type(module) in _MLPS:
-            return served_mlp(module, metal)
+            into = Projection([module.gate_proj, module.up_proj], metal)
+            return served_mlp(module, into, swiglu)
         if type(module) is qwen3_5.GatedDeltaNet:
             return served_delta_net(module, metal, self._note)
         return None
@@ -87,17 +89,3 @@ class Serving:
                     yield rows
             finally:
                 self._rows = {}
-
-
-def served_mlp(layer: Any, metal: Metal) -> type[nn.Module]:
-    """A subclass of the MLP's class for this instance: gate and up in one launch."""
-    plain: Any = type(layer)
-    into = Projection([layer.gate_proj, layer.up_proj], metal)
-
-    class Served(plain):
-        def __call__(self, x: mx.array) -> mx.array:
-            gate, up = mx.split(into(x), 2, axis=-1)
-            return self.down_proj(swiglu(gate, up))
-
-    Served.__name__ = plain.__name__
-    return Served

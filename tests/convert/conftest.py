@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.convert.tiny_models import (
-    write_model,
-)
+from tests.convert.tiny_models import write_model
 
 
 @pytest.fixture

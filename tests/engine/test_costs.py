@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from pathlib import Path
 
@@ -100,14 +99,8 @@ def test_what_is_kept_is_found_again_and_can_be_read(tmp_path: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_a_full_disk_is_left_with_no_part_of_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: Path, text: str, encoding: str) -> int:
-        self.touch()
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_is_left_with_no_part_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"):
         write_costs(tmp_path / "costs.json", Costs(8, 6, {100: AT_100}), {})
 

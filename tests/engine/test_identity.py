@@ -12,7 +12,17 @@ from dflash_mlx.engine.blocks import AutoBlocks, Plan
 from dflash_mlx.engine.costs import Costs, Timings
 from dflash_mlx.engine.options import Sampling
 from dflash_mlx.target.model import Target
-from tests.tiny import MIXED, ORACLE, ZERO, LongCopies, Script, random_drafting, run, tiny_target
+from tests.tiny import (
+    MIXED,
+    ORACLE,
+    ZERO,
+    LongCopies,
+    Script,
+    random_drafting,
+    repeating,
+    run,
+    tiny_target,
+)
 
 PROMPT = [5, 17, 99, 3, 120, 44]
 LENGTH = 26
@@ -180,9 +190,7 @@ def test_a_choice_of_rows_changes_no_token(sampling: str) -> None:
 def test_copies_change_no_token(words: tuple[int, ...]) -> None:
     """A text of one word repeats itself for ever; one of two is copied in vain now and then."""
     target = tiny_target("qwen3")
-    sampling = Sampling(temperature=20.0, logit_bias=dict.fromkeys(words, 3000.0))
-    expected, _, _ = run(target, PROMPT, 60, sampling=sampling)
-    assert set(expected) == set(words)
+    sampling, expected = repeating(target, PROMPT, words, 60)
 
     tokens, steps, _ = run(
         target,
@@ -208,9 +216,7 @@ def test_copies_longer_than_the_drafters_block_change_no_token(family: str, draf
     target = tiny_target(family)
     accepted = set[int]()
     for words in ((7,), (7, 8)):
-        sampling = Sampling(temperature=20.0, logit_bias=dict.fromkeys(words, 3000.0))
-        expected, _, _ = run(target, PROMPT, 60, sampling=sampling)
-        assert set(expected) == set(words)
+        sampling, expected = repeating(target, PROMPT, words, 60)
 
         tokens, steps, _ = run(
             target,

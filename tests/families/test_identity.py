@@ -16,7 +16,7 @@ from tests.families.models import (
     family_drafting,
     family_target,
 )
-from tests.tiny import LongCopies, Script, run
+from tests.tiny import LongCopies, Script, repeating, run
 
 PROMPT = [5, 17, 99, 3, 120, 44, 61, 8, 30, 2]
 LENGTH, SHORTER = 20, 10
@@ -98,9 +98,7 @@ def test_copies_longer_than_a_drafters_block_change_no_token(family: str) -> Non
     target = family_target(family)
     accepted = set[int]()
     for words in ((7,), (7, 8)):
-        sampling = Sampling(temperature=20.0, logit_bias=dict.fromkeys(words, 3000.0))
-        expected, _, _ = run(target, PROMPT, 36, sampling=sampling)
-        assert set(expected) == set(words)
+        sampling, expected = repeating(target, PROMPT, words, 36)
 
         tokens, steps, _ = run(
             target, PROMPT, 36, blocks=LongCopies(drafts=False), sampling=sampling

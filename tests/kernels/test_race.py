@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +101,8 @@ def test_a_folder_that_cannot_be_written_is_no_misfortune(tmp_path: Path) -> Non
     assert referee(Contest("a case", watch.work(1.0), watch.work(2.0))).won
 
 
-def test_a_full_disk_is_left_with_no_part_of_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: Path, text: str, encoding: str) -> int:
-        self.touch()
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_is_left_with_no_part_of_a_file(tmp_path: Path) -> None:
     watch = Stopwatch()
     Referee(watch, tmp_path / "chip.json")(Contest("a case", watch.work(1.0), watch.work(2.0)))
     assert list(tmp_path.iterdir()) == []
