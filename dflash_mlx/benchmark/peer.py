@@ -30,6 +30,9 @@ ADAPTER = Path(__file__).with_name("peer_adapter.py")
 TIMEOUT = 600.0
 """Seconds in which a peer must have loaded the pair, or given an answer."""
 
+GRACE = 10.0
+"""Seconds in which a peer that closed its output must be gone."""
+
 
 @dataclass(frozen=True)
 class PeerFolders:
@@ -203,7 +206,11 @@ class PeerArm:
         return line
 
     def _last_words(self) -> str:
-        self._process.wait()
+        try:
+            end = f"exit code {self._process.wait(GRACE)}"
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            end = f"it closed its output, lived on for {GRACE:g} seconds and was killed"
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"exit code {self._process.returncode}"
+        return lines[-1] if lines else end

@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from dflash_mlx.benchmark import peer
 from dflash_mlx.benchmark.peer import (
     PeerArm,
     PeerFolders,
@@ -151,6 +152,17 @@ def says(tmp_path: Path, octal: str) -> str:
 def test_so_is_one_that_hangs_in_the_middle_of_a_line(tmp_path: Path) -> None:
     with pytest.raises(DFlashError, match="said nothing for"):
         PeerArm("dflash", says(tmp_path, '{"version"'), folders(tmp_path), timeout=0.5)
+
+
+def test_one_that_closes_its_output_and_lives_on_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 20 >&-\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(peer, "GRACE", 0.2)
+    with pytest.raises(DFlashError, match=r"ended: it closed its output, lived on .* was killed"):
+        PeerArm("dflash", str(program), folders(tmp_path))
 
 
 @pytest.mark.parametrize("line", ["5", "null", "[]", "{}", '"error"', r"\377\376", "{"])
