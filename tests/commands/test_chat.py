@@ -267,7 +267,13 @@ def test_where_nothing_can_be_kept_a_note_says_so_and_the_chat_goes_on(
 def test_without_a_drafter_that_was_asked_for_there_is_no_chat(
     pair: TinyPair, piped: Piped
 ) -> None:
-    piped.chat("--model", str(pair.target), "--draft-model", str(piped.home / "none"), code=1)
+    missing = piped.home / "none"
+    out, err = piped.chat(
+        "--model", str(pair.target), "--draft-model", str(missing), stdin="one\n", code=1
+    )
+    assert out == ""
+    assert "error: " in err
+    assert str(missing) in err
 
 
 def test_a_model_without_a_template_is_refused_in_a_sentence(tmp_path: Path, piped: Piped) -> None:

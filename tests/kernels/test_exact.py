@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from simulator import Simulator
 
-from dflash_mlx.engine.exact import prove
+from dflash_mlx.engine.exact import COUNTS, prove
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.kernels.metal import Metal
+from dflash_mlx.kernels.metal import MAX_ROWS, Metal
 from dflash_mlx.kernels.race import Contest
 from dflash_mlx.target.model import Target
 from tests.tiny import Script, run
@@ -52,8 +52,12 @@ def test_the_ties_are_near_enough_to_tell(simulator: Simulator) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_tiny_model_is_proven(family: str, metal: Metal) -> None:
-    prove(target(family, metal))
+def test_a_tiny_model_is_proven(family: str, counted_metal: Metal) -> None:
+    """By our own kernels, in every block and in as many single rows as the largest has."""
+    made = target(family, counted_metal)
+    prove(made)
+    assert counted_metal.ran["block_attention"] >= made.num_layers * (MAX_ROWS + len(COUNTS))
+    assert not any(":" in name for name in counted_metal.ran)
 
 
 def test_what_depends_on_the_rows_is_refused_by_name(simulator: Simulator) -> None:
