@@ -266,6 +266,10 @@ def test_tab_completes_commands_settings_and_names(talk: Talk) -> None:
     talk.wait_for_line(">")
     talk.terminal.type("/set temp" + TAB)
     talk.wait_for_line("> /set temperature")
+    assert talk.after(ENTER) == "/set temperature\ntemperature 0.0"
+    talk.ask("/save known")
+    talk.terminal.type("/load kn" + TAB)
+    talk.wait_for_line("> /load known")
     talk.terminal.type(CTRL_C)
     talk.wait_for_line(">")
 
