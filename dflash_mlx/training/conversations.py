@@ -10,12 +10,10 @@ included: these are supervised. `temperature` (default 0: greedy) is that of its
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import math
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DFlashError
+from .lines import numbered_lines
 from .loops import loop_start
 
 Ids = NDArray[np.int32]
@@ -74,7 +73,7 @@ def read_conversations(path: Path, vocabulary: int | None = None) -> list[Conver
     With `vocabulary`, ids must be below it.
     """
     conversations = []
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in numbered_lines(path, "the conversations to train on"):
         try:
             item = _conversation(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
@@ -104,17 +103,6 @@ def _conversation(record: dict[str, Any]) -> Conversation:
     if not math.isfinite(temperature) or temperature < 0:
         raise ValueError("no temperature")
     return conversation(ids, (flag == "1" for flag in record["assistant"]), temperature)
-
-
-def _lines(path: Path) -> Iterator[str]:
-    opened: Any = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rt", encoding="utf-8") as file:
-            yield from (line for line in file if line.strip())
-    except FileNotFoundError:
-        raise DFlashError(f"There is no file {path}: name the conversations to train on.") from None
-    except (UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError):
-        raise DFlashError(f"{path} is damaged: it cannot be read as text.") from None
 
 
 def without_repeats(conversations: Iterable[Conversation]) -> list[Conversation]:

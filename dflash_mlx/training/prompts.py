@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
+from .lines import numbered_lines
 from .settings import PrepareSettings
 from .topics import questions
 
@@ -44,20 +45,12 @@ class Plan:
 def read_prompts(path: Path) -> list[Prompt]:
     """Prompts of a JSONL file, one a line: `{"messages": [...]}`, or `{"text": "..."}`.
 
-    Of messages, the user's are asked and the assistant's left out: the target gives its own.
-    `prompt` is read like `text`. Raises UsageError naming the bad line, or where there is
-    no prompt.
+    It may be gzipped (`.gz`). Of messages, the user's are asked and the assistant's left out: the
+    target gives its own. `prompt` is read like `text`. Raises UsageError naming the
+    bad line, or where there is no prompt.
     """
     prompts = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise UsageError(f"There is no file {path}: name a JSONL file of prompts.") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is no text: prompts are JSON objects, one a line.") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(path, "a JSONL file of prompts"):
         try:
             prompts.append(_prompt(json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 from dflash_mlx.api import generate
 from dflash_mlx.engine.options import Sampling
 from dflash_mlx.engine.sampling import _penalized
-from dflash_mlx.errors import UsageError
+from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.training.conversations import Conversation, read_conversations
 from dflash_mlx.training.loops import loop_start
@@ -235,6 +236,22 @@ def test_a_bad_prompt_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text('{"text": "good"}\n\n' + line + "\n")
     with pytest.raises(UsageError, match=r"bad\.jsonl, line 3"):
+        read_prompts(path)
+
+
+def test_prompts_may_be_gzipped(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "A"}\n\n{"text": "B"}\n'))
+    assert [prompt.turns for prompt in read_prompts(path)] == [("A",), ("B",)]
+    path.write_bytes(path.read_bytes()[:12])
+    with pytest.raises(DFlashError, match="damaged"):
+        read_prompts(path)
+
+
+def test_the_line_that_is_named_is_the_files_own(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('\n{"text": "A"}\n\n{"words": "B"}\n')
+    with pytest.raises(UsageError, match="line 4"):
         read_prompts(path)
 
 
