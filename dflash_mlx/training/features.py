@@ -17,6 +17,7 @@ import numpy as np
 from ..errors import DFlashError
 from ..hub.store import check_space
 from ..target.model import Target
+from ..whole_file import replacing
 from .blocks import Batch
 from .conversations import Conversation, Ids, digest
 
@@ -92,6 +93,11 @@ class CachedFeatures:
         """Bytes on disk."""
         return int(self._starts[-1]) * self._width * 2
 
+    @property
+    def _replaced(self) -> int:
+        """Bytes on disk that older features take and leave to these."""
+        return self._data.stat().st_blocks * 512 if self._data.exists() else 0
+
     def build(self, identity: str, batch_tokens: int) -> Generator[tuple[int, int]]:
         """Compute what is not there yet, yielding (tokens done, tokens in all).
 
@@ -106,14 +112,16 @@ class CachedFeatures:
         done = self._done(subject)
         total = len(self._conversations)
         if done == 0:
-            check_space(self._data.parent, self.nbytes)
+            self._note.unlink(missing_ok=True)  # it vouches for what is about to be overwritten
+            check_space(self._data.parent, self.nbytes - self._replaced)
         shape = (int(self._starts[-1]), self._width)
         data = np.memmap(self._data, np.float16, "r+" if done else "w+", shape=shape)
         for rows in self._groups(done, batch_tokens):
             self._compute(data, rows)
             data.flush()
             done = rows[-1] + 1
-            self._note.write_text(json.dumps({**subject, "done": done}), encoding="utf-8")
+            with replacing(self._note) as new:
+                new.write_text(json.dumps({**subject, "done": done}), encoding="utf-8")
             yield int(self._starts[done]), int(self._starts[-1])
         assert done == total
         self._mapped = np.memmap(self._data, np.float16, "r", shape=shape)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import mlx.core as mx
+import numpy as np
 
 from .exponential import Exponential, plain
 from .second import Candidates
@@ -35,8 +36,8 @@ DPACE_ALPHA = 0.5
 
 
 def decay_gamma(block_size: int) -> float:
-    """The paper's gamma: 7, 5 and 4 for blocks of 16, 10 and 8; between them, a line."""
-    return float(min(max(4 + (block_size - 8) * 3 / 8, 1), 7))
+    """The paper's gamma: 4, 5 and 7 for blocks of 8, 10 and 16; between them, lines."""
+    return float(np.interp(block_size, (2, 8, 10, 16), (1, 4, 5, 7)))
 
 
 def decay(gamma: float) -> Weighting:

@@ -13,6 +13,7 @@ from dflash_mlx.engine.context import Context
 from dflash_mlx.engine.drafting import BlockDrafting
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.target.model import Target
+from dflash_mlx.training import features as module
 from dflash_mlx.training.blocks import Batch, make_batch
 from dflash_mlx.training.features import CachedFeatures, OnlineFeatures
 from tests.training.tiny import HIDDEN, talk, tiny_config, tiny_drafter, tiny_target
@@ -119,6 +120,30 @@ def test_a_torn_note_is_no_features(tmp_path: Path) -> None:
     cached(tmp_path, tiny_target())
     (tmp_path / "features.json").write_text(json.dumps({"target": "tiny"})[:9])
     assert list(CachedFeatures(tmp_path, TALKS, tiny_target()).build("tiny", batch_tokens=64))
+
+
+def test_a_build_killed_at_its_beginning_leaves_nothing_to_be_mistaken(tmp_path: Path) -> None:
+    """The file is overwritten first: what it held, and its note vouched for, is gone."""
+
+    def killed(target: Target, tokens: object) -> mx.array:
+        raise KeyboardInterrupt
+
+    before = cached(tmp_path, tiny_target())(batch(0))
+    with pytest.raises(KeyboardInterrupt):
+        list(CachedFeatures(tmp_path, TALKS, tiny_target((0, 1)), killed).build("tiny", 64))
+    assert mx.array_equal(cached(tmp_path, tiny_target())(batch(0)), before)
+
+
+def test_the_space_of_the_features_that_are_replaced_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(module, "check_space", lambda folder, needed: asked.append(needed))
+    cached(tmp_path, tiny_target())
+    list(CachedFeatures(tmp_path, TALKS, tiny_target((0, 1))).build("tiny", batch_tokens=64))
+    told = 2 * 2 * HIDDEN * 142
+    assert asked[0] == told
+    assert asked[1] <= 0
 
 
 def test_features_too_large_for_float16_are_refused(tmp_path: Path) -> None:

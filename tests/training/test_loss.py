@@ -55,8 +55,8 @@ def test_decay_is_the_papers_formula(counts: mx.array) -> None:
 
 
 def test_gamma_is_the_papers_for_its_three_blocks() -> None:
-    assert (decay_gamma(16), decay_gamma(8)) == (7, 4)
-    assert decay_gamma(10) == pytest.approx(5, abs=0.3)
+    assert [decay_gamma(rows) for rows in (8, 10, 16)] == [4, 5, 7]
+    assert [decay_gamma(rows) for rows in (2, 4, 9, 13, 32)] == [1, 2, 4.5, 6, 7]
 
 
 def test_dpace_is_the_sum_of_the_chances_that_depend_on_a_row(counts: mx.array) -> None:
