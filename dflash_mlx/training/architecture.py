@@ -16,11 +16,12 @@ from ..drafter.dflash2 import SecondDrafter
 from ..drafter.rope import SCALINGS
 from ..errors import DFlashError, UsageError
 from ..pair import Pair
-from ..target.model import Target
 from .second import ARCHITECTURE, second_config, second_shapes
 from .settings import RunSettings
 
 _TAPS = 5
+_LAYERS, _BLOCK_SIZE, _RANK = 2, 8, 64
+"""What a new drafter has where the settings do not say."""
 _UNUSED = ("mask", "reserved", "unused", "empty", "dummy", "placeholder", "extra_id")
 """Parts of names of tokens that no text holds, the likeliest first."""
 
@@ -64,13 +65,25 @@ def choose_mask_token(pair: Pair) -> int:
     )
 
 
+def check_mask_token(mask: int, pair: Pair) -> None:
+    """Raise UsageError for a mask that texts hold: a drafter could not tell it from what it is."""
+    uses = {getattr(pair.tokenizer, f"{use}_token_id", None): use for use in ("pad", "bos", "eos")}
+    uses |= dict.fromkeys(pair.stop_tokens - uses.keys(), "stop")
+    if mask in uses:
+        raise UsageError(
+            f"Token {mask} cannot be the mask, since it is the target's {uses[mask]} token: give"
+            " the id of one that no text holds as --mask-token, or choose another --init."
+        )
+
+
 def new_config(pair: Pair, settings: RunSettings, thinking: bool | None = None) -> dict[str, Any]:
     """`config.json` of a new drafter for the pair's target, by the settings.
 
     `thinking` is the mode of the conversations, if the template's switch was used for them.
     """
     target, of_target = pair.target, pair.target.text_config
-    heads = settings.heads or int(of_target["num_attention_heads"])
+    of_target_heads = int(of_target["num_attention_heads"])
+    heads, layers = settings.heads or of_target_heads, settings.layers or _LAYERS
     taps = settings.taps or default_taps(target.num_layers)
     mask = settings.mask_token
     cap = of_target.get("final_logit_softcapping")
@@ -78,12 +91,12 @@ def new_config(pair: Pair, settings: RunSettings, thinking: bool | None = None) 
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
         "hidden_size": target.hidden_size,
-        "num_hidden_layers": settings.layers,
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": settings.kv_heads
         or int(of_target.get("num_key_value_heads") or heads),
         "head_dim": settings.head_dim
-        or int(of_target.get("head_dim") or target.hidden_size // heads),
+        or int(of_target.get("head_dim") or target.hidden_size // of_target_heads),
         "intermediate_size": settings.intermediate_size
         or int(of_target.get("intermediate_size") or 3 * target.hidden_size),
         "vocab_size": target.vocab_rows,
@@ -95,9 +108,9 @@ def new_config(pair: Pair, settings: RunSettings, thinking: bool | None = None) 
         "attention_dropout": 0.0,
         "tie_word_embeddings": bool(of_target.get("tie_word_embeddings", False)),
         "torch_dtype": "bfloat16",
-        "block_size": settings.block_size,
+        "block_size": settings.block_size or _BLOCK_SIZE,
         "num_target_layers": target.num_layers,
-        "layer_types": ["full_attention"] * settings.layers,
+        "layer_types": ["full_attention"] * layers,
         "use_sliding_window": False,
         "sliding_window": None,
         **({} if thinking is None else {"enable_thinking": thinking}),
@@ -107,7 +120,12 @@ def new_config(pair: Pair, settings: RunSettings, thinking: bool | None = None) 
             **({"final_logit_softcapping": float(cap)} if cap else {}),
         },
     }
-    return second_config(config, settings.selector_rank) if settings.dflash2 else config
+    return as_second(config, settings) if settings.dflash2 else config
+
+
+def as_second(config: Mapping[str, Any], settings: RunSettings) -> dict[str, Any]:
+    """A DFlash drafter's config as that of a DFlash 2, by the settings."""
+    return second_config(config, settings.selector_rank or _RANK)
 
 
 def make_drafter(config: Mapping[str, Any]) -> Drafter:
@@ -162,8 +180,10 @@ def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def check_fits(config: Mapping[str, Any], target: Target) -> None:
-    """Raise DFlashError unless a drafter's config belongs to this target."""
+def check_fits(config: Mapping[str, Any], pair: Pair) -> None:
+    """Raise DFlashError unless a drafter's config belongs to the pair's target."""
+    target = pair.target
+    check_mask_token(config["dflash_config"]["mask_token_id"], pair)
     if (
         config.get("hidden_size") != target.hidden_size
         or config.get("num_target_layers", target.num_layers) != target.num_layers

@@ -24,7 +24,7 @@ from ..model_folder import read_json
 from ..pair import Pair
 from ..target.model import Target
 from . import memory
-from .architecture import check_fits, make_drafter, new_config
+from .architecture import as_second, check_fits, make_drafter, new_config
 from .checkpoint import DRAFTER, checkpoints, load_checkpoint, save_checkpoint, write_drafter
 from .conversations import Conversation
 from .corpus import Corpus
@@ -32,7 +32,7 @@ from .exponential import exponential
 from .features import CachedFeatures, ComputeTaps, Features, OnlineFeatures, compute_taps
 from .initial import Weights, drafter_weights, flat, random_weights, target_weights
 from .plots import write_plot
-from .second import ARCHITECTURE, second_config
+from .second import ARCHITECTURE
 from .settings import RunSettings, gather, to_json
 from .trainer import StepReport, Trainer
 from .walking import Acceptance, Walker
@@ -94,7 +94,7 @@ class Run:
         self.best = 0.0
         self._last = checkpoints(folder)[-1:]
         self.config = self._config()
-        check_fits(self.config, pair.target)
+        check_fits(self.config, pair)
         taps = self.config["dflash_config"]["target_layer_ids"]
         self.target = Target(pair.target.model, pair.target.config, taps)
         self.needed = memory.estimate(pair, self.config, settings, corpus.longest)
@@ -172,7 +172,7 @@ class Run:
             return new_config(self.pair, self.settings, self.corpus.thinking)
         config = _trainable(self.settings.init)
         if self.settings.dflash2 and config["architectures"] != [ARCHITECTURE]:
-            return second_config(config, self.settings.selector_rank)
+            return as_second(config, self.settings)
         return config
 
     def _first_weights(self) -> Weights:

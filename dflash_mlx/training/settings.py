@@ -90,13 +90,17 @@ class RunSettings(Stage):
     init: Annotated[str, About("Begin from: random, target (its last layers), or a drafter.")] = (
         "random"
     )
-    layers: Annotated[int, About("Layers of the drafter.", 1)] = 2
+    layers: Annotated[int | None, About("Layers of the drafter. (default: 2)", 1)] = None
     dflash2: Annotated[bool, About("Train a DFlash 2: convolutions, and a selector.")] = False
-    selector_rank: Annotated[int, About("Of DFlash 2: width of the selector's codebooks.", 1)] = 64
+    selector_rank: Annotated[
+        int | None, About("Of DFlash 2: width of the selector's codebooks. (default: 64)", 1)
+    ] = None
     taps: Annotated[
         list[int] | None, About("Target layers to look at. (default: five, evenly)")
     ] = None
-    block_size: Annotated[int, About("Rows of a block: the anchor, and one a draft.", 2)] = 8
+    block_size: Annotated[
+        int | None, About("Rows of a block: the anchor, and one a draft. (default: 8)", 2)
+    ] = None
     heads: Annotated[int | None, About("Attention heads. (default: the target's)", 1)] = None
     kv_heads: Annotated[int | None, About("Key and value heads. (default: the target's)", 1)] = None
     head_dim: Annotated[int | None, About("Width of a head. (default: the target's)", 2)] = None

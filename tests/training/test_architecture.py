@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 from dflash_mlx.drafter import Drafter, load_drafter
 from dflash_mlx.errors import UsageError
 from dflash_mlx.training.architecture import (
+    check_fits,
     choose_mask_token,
     default_taps,
     make_drafter,
@@ -60,6 +64,38 @@ def test_a_new_drafter_takes_its_widths_from_the_target(tmp_path: Path) -> None:
     assert drafter.config.num_target_layers == pair.target.num_layers
     assert (drafter.config.num_layers, drafter.config.block_size) == (1, 6)
     assert drafter.config.mask_token_id == MASK
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "key"),
+    [
+        ("taps", [1, 0], "target_layer_ids"),
+        ("heads", 4, "num_attention_heads"),
+        ("kv_heads", 2, "num_key_value_heads"),
+        ("head_dim", 8, "head_dim"),
+        ("intermediate_size", 20, "intermediate_size"),
+        ("mask_token", 7, "mask_token_id"),
+    ],
+)
+def test_a_setting_of_the_shape_reaches_the_drafter(setting: str, value: object, key: str) -> None:
+    configs = [new_config(tiny_pair(), RunSettings(**given)) for given in ({setting: value}, {})]
+    given, default = ({**config, **config.pop("dflash_config")} for config in configs)
+    assert given[key] == value
+    assert [name for name in given if given[name] != default[name]] == [key]
+
+
+def test_heads_are_as_wide_as_the_targets_however_many_they_are() -> None:
+    """The tiny target's are 32 / 2 wide."""
+    assert new_config(tiny_pair(), RunSettings(heads=4))["head_dim"] == 16
+
+
+@pytest.mark.parametrize(("mask", "use"), [(258, "eos"), (256, "bos"), (257, "pad"), (7, "stop")])
+def test_a_token_of_texts_is_no_mask(mask: int, use: str) -> None:
+    tokens = SimpleNamespace(eos_token_id=258, bos_token_id=256, pad_token_id=257)
+    pair = replace(tiny_pair(), tokenizer=cast(Any, tokens), stop_tokens=frozenset({258, 7}))
+    config = new_config(tiny_pair(), RunSettings(mask_token=mask))
+    with pytest.raises(UsageError, match=f"Token {mask} cannot be the mask.* {use} token"):
+        check_fits(config, pair)
 
 
 def test_a_saved_config_is_z_labs(tmp_path: Path) -> None:
