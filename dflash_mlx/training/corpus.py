@@ -116,8 +116,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def _notes(folder: Path, identity: str) -> list[str]:
     wrote = read_manifest(folder).get("target_fingerprint")
-    if wrote in (None, identity):
+    if wrote == identity:
         return []
+    if wrote is None:
+        return [f"{folder} does not say which target wrote it: it should be this one."]
     return [
         f"the answers in {folder} were written by another target (or its template changed):"
         " a drafter trained on them will be accepted less often; prepare the data anew."

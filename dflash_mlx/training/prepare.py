@@ -3,6 +3,7 @@
 written.jsonl     every conversation that is done, one a line; an interrupted stage goes on here
 train.jsonl       what to train on
 heldout.jsonl     what to evaluate on, by conversation
+begun.json        what they were begun with: see `begun`
 manifest.json     who wrote them, and how
 """
 
@@ -11,13 +12,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..pair import Pair
+from .begun import begun_with, note_begun, refuse_change
 from .blocks import valid_anchors
 from .conversations import Conversation, conversation, split, without_repeats
 from .corpus import HELDOUT, MANIFEST, TRAIN
@@ -32,55 +34,88 @@ _TEMPERATURE = 0.7
 
 @dataclass(frozen=True)
 class PrepareReport:
-    """How far the stage is: conversations done and in all, and tokens of answers."""
+    """How far the stage is: conversations done and in all, and tokens of answers so far.
+
+    `left_out` prompts leave no room for an answer in their length; they are not asked.
+    """
 
     done: int
     total: int
     answer_tokens: int
     looped: int
+    left_out: int
 
     def adding(self, record: dict[str, Any]) -> PrepareReport:
         """With one conversation more."""
-        said = self.answer_tokens + record["assistant"].count("1")
-        return PrepareReport(self.done + 1, self.total, said, self.looped + record["looped"])
+        return replace(
+            self,
+            done=self.done + 1,
+            answer_tokens=self.answer_tokens + record["assistant"].count("1"),
+            looped=self.looped + record["looped"],
+        )
 
 
 class Prepare:
-    """The stage in its folder. `identity` is the target's fingerprint."""
+    """The stage in its folder. `identity` is the target's fingerprint.
+
+    `notes` are lines for a person to read.
+    """
 
     def __init__(self, pair: Pair, settings: PrepareSettings, folder: Path, identity: str):
         self._pair = pair
-        self._settings = settings
         self._folder = folder
         self._identity = identity
         self._path = folder / WRITTEN
+        self._settings, self.notes = _within(settings, pair.target.context_limit)
+        self._temperature = settings.temperature
+        if self._temperature is None:
+            self._temperature = pair.defaults.temperature or _TEMPERATURE
+        self._thinking = pair.thinking if settings.thinking is None else settings.thinking
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[PrepareReport]:
-        """Have what is still missing, reporting after each conversation; then write the sides.
+        """Have what is still missing, reporting after each pass; then write the sides.
 
-        With `stop`, what is written stays, and another run goes on.
+        With `stop`, which is asked after each pass, what is written stays, and another run goes
+        on. Raises UsageError where the folder's conversations were begun in another way.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         records = self._mended()
-        plans = make_plans(self._settings, self._pair.defaults.temperature or _TEMPERATURE)
+        self._check_begun(records)
+        plans = make_plans(self._settings, self._temperature)
         keys = {record["key"] for record in records}
         missing = [plan for plan in plans if plan.prompt.key not in keys]
-        total = len(records) + len(missing)
         writer = Writer(self._pair, self._settings)
+        asked = [plan for plan in missing if writer.fits(plan)]
+        left_out = len(missing) - len(asked)
         with self._path.open("a", encoding="utf-8") as file:
-            report = PrepareReport(0, total, 0, 0)
+            report = PrepareReport(0, len(records) + len(asked), 0, 0, left_out)
             for record in records:
                 report = report.adding(record)
             yield report
-            for written in writer.write(missing, attempt=len(records)):
-                records.append(_record(written))
-                file.write(json.dumps(records[-1]) + "\n")
+            for advance in writer.write(asked, attempt=len(records)):
+                for written in advance.done:
+                    records.append(_record(written))
+                    file.write(json.dumps(records[-1]) + "\n")
+                    report = report.adding(records[-1])
                 file.flush()
-                report = report.adding(records[-1])
-                yield report
+                yield replace(report, answer_tokens=report.answer_tokens + advance.unfinished)
                 if stop():
                     return
-        self._write_sides(records)
+        self._write_sides(records, left_out)
+
+    def _check_begun(self, records: list[dict[str, Any]]) -> None:
+        """Note what the first conversation is begun with; later ones may not differ in it."""
+        facts = begun_with(
+            self._settings,
+            target=self._identity,
+            dtype=self._pair.configuration.target_dtype,
+            thinking=self._thinking,
+            temperature=self._temperature,
+        )
+        if records:
+            refuse_change(self._folder, facts)
+        else:
+            note_begun(self._folder, facts)
 
     def _mended(self) -> list[dict[str, Any]]:
         """What is written so far; the half line of a killed process is cut off."""
@@ -92,7 +127,7 @@ class Prepare:
             os.truncate(self._path, len(whole))
         return [json.loads(line) for line in whole.splitlines()]
 
-    def _write_sides(self, records: list[dict[str, Any]]) -> None:
+    def _write_sides(self, records: list[dict[str, Any]], left_out: int) -> None:
         """Drop repeats and what gives no anchor, hold some out, and say whose work it is."""
         order = np.random.default_rng(self._settings.seed).permutation(len(records))
         talks = without_repeats(_talk(records[i]) for i in order)
@@ -105,14 +140,30 @@ class Prepare:
             "target_fingerprint": self._identity,
             "target_dtype": self._pair.configuration.target_dtype,
             "blas": self._pair.configuration.blas,
-            "settings": to_json(self._settings),
+            # The mode that ran: where nothing is asked for, the pair has its own.
+            "settings": {**to_json(self._settings), "thinking": self._thinking},
             "conversations": len(useful),
             "heldout_conversations": len(heldout),
             "answer_tokens": int(sum(talk.assistant.sum() for talk in useful)),
             "tokens": sum(len(talk) for talk in useful),
             "looped": sum(record["looped"] for record in records),
+            "left_out": left_out,
         }
         _replace(self._folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+
+
+def _within(
+    settings: PrepareSettings, limit: int | None
+) -> tuple[PrepareSettings, tuple[str, ...]]:
+    """Settings whose lengths the target's context can hold, and a note of each that was cut."""
+    over = [name for name in ("length", "long_length") if limit and getattr(settings, name) > limit]
+    notes = tuple(
+        f"--{name.replace('_', '-')} {getattr(settings, name):,} is more than the target's context"
+        f" holds: conversations end at {limit:,} tokens."
+        for name in over
+        if name == "length" or settings.long_share
+    )
+    return replace(settings, **dict.fromkeys(over, limit)), notes
 
 
 def _record(written: Written) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import NamedTuple, cast
 
 import mlx.core as mx
 
-from ..engine.noise import stream_key
+from ..engine.noise import Key, stream_key
 from ..engine.options import Sampling
 from ..engine.sampling import Chooser
 from ..pair import Pair
@@ -40,6 +41,13 @@ class Written:
     looped: bool
 
 
+class Advance(NamedTuple):
+    """What a prefill or a pass brought: conversations that it ended, tokens said in the others."""
+
+    done: list[Written]
+    unfinished: int
+
+
 class Manner(NamedTuple):
     """How a token is chosen: the target speaking as the user or as itself, and how freely."""
 
@@ -64,34 +72,38 @@ class Writer:
             self._templates[system] = pieces
         return self._templates[system]
 
-    def write(self, plans: Sequence[Plan], attempt: int = 0) -> Iterator[Written]:
-        """Have the conversations of `plans`, yielding each when it is done.
+    def fits(self, plan: Plan) -> bool:
+        """Whether the prompt leaves room for an answer of two tokens: less teaches nothing."""
+        return len(self.first_prompt(plan)) + 2 <= plan.length
+
+    def write(self, plans: Sequence[Plan], attempt: int = 0) -> Iterator[Advance]:
+        """Have the conversations of `plans`, all of which fit, yielding after every pass.
 
         Long ones, which come last, have fewer slots, so that memory stays the same. `attempt`
         makes the sampling of a resumed run other than that of the run before.
         """
+        keys = (stream_key(self._settings.seed, step, attempt) for step in count(1))
         for length in sorted({plan.length for plan in plans}):
             group = deque(plan for plan in plans if plan.length == length)
             shortest = min(self._settings.length, length)
             slots = max(self._settings.slots * shortest // length, 1)
-            yield from self._write(group, min(slots, len(group)), attempt)
+            yield from self._write(group, min(slots, len(group)), keys)
 
-    def _write(self, plans: deque[Plan], count: int, attempt: int) -> Iterator[Written]:
-        slots = Slots(self._pair.target, count)
+    def _write(self, plans: deque[Plan], size: int, keys: Iterator[Key]) -> Iterator[Advance]:
+        slots = Slots(self._pair.target, size)
         busy: list[Talk] = []
-        for slot in range(count):
+        for slot in range(size):
             busy.append(self._begin(plans.popleft(), slots, slot))
-        step = 0
+            yield Advance([], 0)
         while busy:
             logits = slots.step([talk.tokens[-1] for talk in busy])
-            step += 1
-            key = stream_key(self._settings.seed, step, attempt)
-            for talk, token in zip(busy, self._choose(logits, busy, key), strict=True):
+            for talk, token in zip(busy, self._choose(logits, busy, next(keys)), strict=True):
                 talk.take(token)
+            done = [talk.written() for talk in busy if talk.done]
+            yield Advance(done, sum(talk.flags.count(True) for talk in busy if not talk.done))
             kept = []
             for slot, talk in enumerate(busy):
                 if talk.done:
-                    yield talk.written()
                     if not plans:
                         continue
                     busy[slot] = self._begin(plans.popleft(), slots, slot)
@@ -106,7 +118,7 @@ class Writer:
         slots.begin(slot, talk.tokens[:-1])
         return talk
 
-    def _choose(self, logits: mx.array, busy: list[Talk], key: tuple[int, int]) -> list[int]:
+    def _choose(self, logits: mx.array, busy: list[Talk], key: Key) -> list[int]:
         """The next token of every conversation; what its template dictates is not chosen."""
         chosen = [talk.dictated[0] if talk.dictated else -1 for talk in busy]
         alike: dict[Manner, list[int]] = {}
@@ -191,7 +203,7 @@ class Talk:
         self.tokens = writer.first_prompt(plan)
         self.flags = [False] * len(self.tokens)
         self.dictated: deque[int] = deque()
-        self.done = len(self.tokens) >= plan.length
+        self.done = False
 
     @property
     def manner(self) -> Manner:

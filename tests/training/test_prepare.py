@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,19 @@ import mlx.core as mx
 import pytest
 
 from dflash_mlx.api import generate
+from dflash_mlx.backend import prepare
+from dflash_mlx.commands.train.app import Job
+from dflash_mlx.commands.train.prepare import prepare_data
+from dflash_mlx.commands.train.stages import Stages
+from dflash_mlx.engine.noise import Key, stream_key
 from dflash_mlx.engine.options import Sampling
 from dflash_mlx.engine.sampling import _penalized
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.pair import Pair
+from dflash_mlx.hub.pairs import PairFolders
+from dflash_mlx.pair import Pair, load_pair
+from dflash_mlx.training import responses
 from dflash_mlx.training.conversations import Conversation, read_conversations
+from dflash_mlx.training.corpus import read_corpus
 from dflash_mlx.training.loops import loop_start
 from dflash_mlx.training.prepare import Prepare, PrepareReport
 from dflash_mlx.training.prompts import make_plans, read_prompts
@@ -26,9 +35,11 @@ from dflash_mlx.training.settings import PrepareSettings
 from dflash_mlx.training.slots import Slots
 from dflash_mlx.training.template import take_apart
 from dflash_mlx.training.topics import questions
-from tests.tiny_folders import tiny_pair
+from tests.tiny_folders import LETTERS, LETTERS_ONLY, tiny_pair, write_target
 
 LENGTH = 80
+END = 258
+SWITCH = "{% if enable_thinking is defined %}{{ 'on:' if enable_thinking else 'off:' }}{% endif %}"
 
 
 @pytest.fixture(scope="module")
@@ -122,19 +133,58 @@ def test_a_slot_holds_its_own_prompt_whatever_was_said_before(pair: Pair) -> Non
 
 
 def test_turns_of_a_file_are_asked_one_after_another(pair: Pair, tmp_path: Path) -> None:
+    """With the target's own answers between them, in the very tokens of its template."""
     words = ["Hello there", "And now?"]
     messages = [{"role": "user", "content": words[0]}, {"role": "assistant", "content": "not this"}]
     messages.append({"role": "user", "content": words[1]})
     path = prompts_file(tmp_path, {"messages": messages})
-    [talk], _ = prepared(pair, tmp_path / "data", settings(path, length=160))
-    text = pair.tokenizer.decode(talk.ids.tolist())
-    assert words[0] in text
-    assert "not this" not in text
-    if len(talk.answers) == 2:  # else the first answer took all the room, or went in circles
-        between = talk.ids[talk.answers[0][1] : talk.answers[1][0]].tolist()
-        assert pair.tokenizer.decode(between) == f"\n<|im_start|>user\n{words[1]}<|im_end|>\n" + (
-            "<|im_start|>assistant\n"
-        )
+    brief = Sampling(temperature=8.0, logit_bias={**dict.fromkeys(LETTERS, 200.0), END: 216.0})
+    [talk], _ = prepared(
+        replace(pair, defaults=brief), tmp_path / "data", settings(path, sampled=1.0, length=400)
+    )
+    (begin, end), (again, last) = talk.answers
+    assert (talk.ids[end - 1], talk.ids[last - 1], last) == (END, END, len(talk))
+    messages[1]["content"] = pair.tokenizer.decode(talk.ids[begin : end - 1].tolist())
+    assert talk.ids[:again].tolist() == pair.encode(pair.render(messages))
+
+
+def test_a_slot_that_ends_takes_the_next_conversation_at_once(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer of 50 tokens beside five of 10 takes 50 passes, all of two rows."""
+    texts = ["a", *(letter * 41 for letter in "bcdef")]
+    path = prompts_file(tmp_path, *({"text": text} for text in texts))
+    shortest = len(pair.encode(pair.render([{"role": "user", "content": "a"}])))
+    rows, step = [], Slots.step
+
+    def noted(slots: Slots, tokens: Sequence[int]) -> mx.array:
+        rows.append(len(tokens))
+        return step(slots, tokens)
+
+    monkeypatch.setattr(Slots, "step", noted)
+    chosen = settings(path, sampled=1.0, slots=2, length=shortest + 50)
+    talks, _ = prepared(replace(pair, defaults=LETTERS_ONLY), tmp_path / "data", chosen)
+    assert sorted(int(talk.assistant.sum()) for talk in talks) == [10] * 5 + [50]
+    assert rows == [2] * 50
+
+
+def test_no_two_passes_share_their_noise(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short conversations and long ones, which are written apart, neither."""
+    keys: list[Key] = []
+
+    def noted(*words: int) -> Key:
+        keys.append(stream_key(*words))
+        return keys[-1]
+
+    monkeypatch.setattr(responses, "stream_key", noted)
+    chosen = settings(short_prompts(tmp_path, 6), length=60, long_length=64, long_share=0.5)
+    talks, _ = prepared(
+        replace(pair, defaults=LETTERS_ONLY), tmp_path, replace(chosen, sampled=1.0)
+    )
+    assert {len(talk) for talk in talks} == {60, 64}
+    assert len(set(keys)) == len(keys)
 
 
 def test_the_target_begins_conversations_itself(pair: Pair, tmp_path: Path) -> None:
@@ -170,20 +220,59 @@ def test_no_answer_goes_round_in_circles(pair: Pair, tmp_path: Path) -> None:
 
 def test_an_interrupted_stage_goes_on_and_repeats_nothing(pair: Pair, tmp_path: Path) -> None:
     chosen = settings(short_prompts(tmp_path, 6), slots=2)
-    stage: Iterator[PrepareReport] = Prepare(pair, chosen, tmp_path, "tiny").run(lambda: True)
-    assert [report.done for report in stage] == [0, 1]
+    first: list[PrepareReport] = []
+    for report in Prepare(pair, chosen, tmp_path, "tiny").run(lambda: first[-1].done > 0):
+        first.append(report)
+    assert 0 < first[-1].done < 6
     with (tmp_path / "written.jsonl").open("a") as file:
         file.write('{"key": "half a li')
     talks, reports = prepared(pair, tmp_path, chosen)
-    assert [report.done for report in reports] == [1, 2, 3, 4, 5, 6]
+    assert (reports[0].done, reports[-1].done) == (first[-1].done, 6)
     assert len({talk.prompt for talk in talks}) == len(talks) == 6
     assert reports[-1].answer_tokens == sum(talk.assistant.sum() for talk in talks)
 
 
+def test_a_stage_tells_of_each_pass_and_stops_behind_any(pair: Pair, tmp_path: Path) -> None:
+    """Nobody waits for a conversation to end."""
+    chosen, seen = settings(topics=2, slots=2), []
+    for report in Prepare(pair, chosen, tmp_path, "tiny").run(lambda: len(seen) == 6):
+        seen.append((report.done, report.answer_tokens))
+    assert seen == [(0, 0), (0, 0), (0, 0), (0, 2), (0, 4), (0, 6)]  # two prefills, three passes
+
+
 def test_more_can_be_asked_for_later(pair: Pair, tmp_path: Path) -> None:
     prepared(pair, tmp_path, settings(topics=2))
-    _, reports = prepared(pair, tmp_path, settings(topics=2, own=1))
-    assert (reports[0].done, reports[-1].done) == (2, 3)
+    more = settings(short_prompts(tmp_path, 1), topics=3, own=1, slots=2, heldout=0.5)
+    _, reports = prepared(pair, tmp_path, more)
+    assert (reports[0].done, reports[-1].done) == (2, 5)
+
+
+def test_prompts_that_leave_no_room_for_an_answer_are_counted(pair: Pair, tmp_path: Path) -> None:
+    """Two tokens of it are the least that a drafter can learn from."""
+    around = len(pair.encode(pair.render([{"role": "user", "content": ""}])))
+    room = LENGTH - around
+    path = prompts_file(tmp_path, *({"text": "x" * n} for n in (room - 2, room - 1, room, 4000)))
+    talks, reports = prepared(pair, tmp_path / "data", settings(path))
+    assert [(len(talk), int(talk.assistant.sum())) for talk in talks] == [(LENGTH, 2)]
+    assert (reports[0].total, reports[0].left_out) == (1, 3)
+    assert json.loads((tmp_path / "data" / "manifest.json").read_text())["left_out"] == 3
+
+
+def test_what_is_cut_or_left_out_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_target(tmp_path / "target", 64)
+    path = prompts_file(tmp_path, {"text": "x"}, {"text": "x" * 100})
+    job = Job(model=str(tmp_path / "target"), folder=tmp_path / "job")
+    stages = Stages(job, prepare(exact=sys.platform == "linux"))
+    prepare_data(stages, {"prompts": [path], "length": 60, "long_share": 1.0, "heldout": 0.0})
+    said = capsys.readouterr().err
+    assert "--long-length 2,048 is more than the target's context holds" in said
+    assert "--length 60" not in said
+    assert said.count("1 prompts leave no room for an answer") == 1
+    [talk] = read_conversations(tmp_path / "job" / "data" / "train.jsonl")
+    assert len(talk) <= 64
+    assert stages.target()[0].target.context_limit == 64
 
 
 def test_the_sides_share_no_question(pair: Pair, tmp_path: Path) -> None:
@@ -202,6 +291,47 @@ def test_the_manifest_says_who_wrote_and_how(pair: Pair, tmp_path: Path) -> None
     assert manifest["target"] == pair.configuration.model
     assert manifest["target_fingerprint"] == "tiny"
     assert manifest["settings"]["thinking"] is False
+
+
+def test_a_folder_that_does_not_say_who_wrote_it_is_told(pair: Pair, tmp_path: Path) -> None:
+    prepared(pair, tmp_path, settings(topics=1))
+    (tmp_path / "manifest.json").unlink()
+    corpus = read_corpus([tmp_path], 320, "tiny", heldout=0, max_length=99, keep_loops=False)
+    assert corpus.notes == (
+        f"{tmp_path} does not say which target wrote it: it should be this one.",
+    )
+
+
+def switching_pair(folder: Path, thinking: bool | None) -> Pair:
+    """One whose template has a switch for reasoning; `thinking` is how its drafter was trained."""
+    write_target(folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = SWITCH + config["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    names = PairFolders("tiny", folder, thinking=thinking)
+    return load_pair(names, None, prepare(exact=sys.platform == "linux"))
+
+
+@pytest.mark.parametrize(
+    ("known", "asked", "shown", "mode"),
+    [
+        (False, None, "off:<|im_start|>", False),
+        (False, True, "on:<|im_start|>", True),
+        (None, None, "<|im_start|>", None),
+    ],
+)
+def test_the_manifest_says_whether_the_target_reasoned(
+    tmp_path: Path, known: bool | None, asked: bool | None, shown: str, mode: bool | None
+) -> None:
+    """As it was asked for, else as the pair has it: a drafter is served in the mode of its data."""
+    target = switching_pair(tmp_path / "target", known)
+    chosen = settings(short_prompts(tmp_path, 1), own=1, thinking=asked, slots=2)
+    talks, _ = prepared(target, tmp_path / "data", chosen)
+    assert len(talks) == 2
+    for talk in talks:
+        assert target.tokenizer.decode(talk.ids.tolist()).startswith(shown)
+    options: dict[str, Any] = {"heldout": 0, "max_length": 99, "keep_loops": False}
+    assert read_corpus([tmp_path / "data"], 320, "tiny", **options).thinking is mode
 
 
 def test_sampled_and_long_conversations_have_their_share() -> None:

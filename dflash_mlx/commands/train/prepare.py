@@ -16,9 +16,17 @@ def prepare_data(stages: Stages, given: dict[str, Any]) -> None:
     settings = gather(PrepareSettings, stages.section("prepare"), given)
     pair, identity = stages.target()
     stage = Prepare(pair, settings, stages.place.data, identity)
-    pace, tokens = Pace(), Pace()
+    for note in stage.notes:
+        say(f"note: {note}")
+    pace, tokens, told = Pace(), Pace(), False
     with stopping() as stop:
         for report in stage.run(stop):
+            if report.left_out and not told:
+                told = True
+                say(
+                    f"note: {report.left_out:,} prompts leave no room for an answer and are left"
+                    " out: shorten them, or choose a longer --length and another --folder."
+                )
             tokens.due(report.answer_tokens)
             if pace.due(report.done) or report.done == report.total:
                 say(
