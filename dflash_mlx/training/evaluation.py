@@ -107,11 +107,14 @@ def serve(
         yield one
 
 
-def walked_like_served(pair: Pair, answers: Sequence[Served], rows: int | None) -> list[bool]:
-    """For each greedy answer, whether walking it gives the rounds in which it was served."""
+def walked_like_served(
+    pair: Pair, answers: Iterable[Served], rows: int | None, limit: int
+) -> Iterator[bool]:
+    """For each greedy answer of up to `limit` tokens, whether a walk gives the rounds served."""
     assert pair.drafter is not None
     walker = Walker(pair.target, pair.drafter, pair.stop_tokens, rows)
-    return [walker.walk(as_conversation(one)).accepted == one.accepted for one in answers]
+    for one in answers:
+        yield walker.walk(as_conversation(one), limit).accepted == one.accepted
 
 
 def as_conversation(served: Served) -> Conversation:

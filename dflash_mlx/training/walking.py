@@ -85,11 +85,12 @@ class Walker:
             total.add(self.walk(item))
         return total
 
-    def walk(self, item: Conversation) -> Acceptance:
+    def walk(self, item: Conversation, limit: int | None = None) -> Acceptance:
         """The rounds in which the engine would serve a conversation's answers.
 
-        An answer that ends in a stop token had no limit; any other was cut at its length, and its
-        last rounds draft no further than that.
+        Towards the tokens that an answer may have, rounds draft no further than that. An answer
+        that ends in a stop token was given `limit` of them (None: no limit); any other was cut at
+        its length.
         """
         whole, total, taps = self._whole, Acceptance(), None
         for begin, end in item.answers:
@@ -98,16 +99,17 @@ class Walker:
             if taps is None:
                 tokens = make_batch([item], [0], [np.zeros(0, np.int32)], whole).tokens
                 taps = compute_taps(self.target, tokens)
-            limited = int(item.ids[end - 1]) not in self.stop_tokens
+            stopped = int(item.ids[end - 1]) in self.stop_tokens
+            last = end if not stopped else begin + limit if limit else None
             anchors = np.arange(begin, end - 1, dtype=np.int32)
             right = self._matches(item, taps, anchors, whole).tolist()
             total.matches += right
             short: dict[int, int] = {}
-            for rows in range(2, whole) if limited else ():
-                if (anchor := end - 1 - rows) >= begin:
+            for rows in range(2, whole) if last else ():
+                if begin <= (anchor := last - 1 - rows) < end - 1:
                     only = np.array([anchor], np.int32)
                     short[rows] = int(self._matches(item, taps, only, rows)[0])
-            self._rounds(total, begin, end, limited, right, short)
+            self._rounds(total, begin, end, last, right, short)
         return total
 
     def _rounds(
@@ -115,17 +117,17 @@ class Walker:
         total: Acceptance,
         begin: int,
         end: int,
-        limited: bool,
+        last: int | None,
         right: list[int],
         short: dict[int, int],
     ) -> None:
         """Walk one answer: `right[i]` drafts are right behind anchor `begin + i` in a whole block.
 
-        `short[rows]` are right in the shorter block of a limited answer's end.
+        `short[rows]` are right in the shorter block before `last`, where a limit ends the answer.
         """
         anchor = begin
-        while (left := end - 1 - anchor) > 0:
-            rows = min(self._whole, left) if limited else self._whole
+        while anchor < end - 1:
+            rows = min(self._whole, last - 1 - anchor) if last else self._whole
             matched = right[anchor - begin] if rows == self._whole else short.get(rows, 0)
             if rows > 1:  # a last row alone is decoded plainly, which is no round
                 total.accepted.append(matched)

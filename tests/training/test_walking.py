@@ -51,6 +51,23 @@ def test_an_answer_that_stops_is_walked_as_it_is_served(
     assert Walker(lesson.target, drafter, frozenset([stop])).walk(item).accepted == accepted
 
 
+@pytest.mark.parametrize("more", [0, 3])
+def test_an_answer_that_stops_near_its_limit_is_walked_as_it_is_served(
+    lesson: Lesson, drafter: Drafter, more: int
+) -> None:
+    """The limit shortened its last blocks all the same, and a short block drafts otherwise."""
+    differ = 0
+    for length in range(20, 40):
+        stop = lesson.answer[length]
+        limit = lesson.answer.index(stop) + 1 + more
+        accepted, answer = served(lesson.target, drafter, lesson.prompt, limit, stop=stop)
+        item = conversation(lesson.prompt + answer, [False] * 5 + [True] * len(answer))
+        walker = Walker(lesson.target, drafter, frozenset([stop]))
+        assert walker.walk(item, limit).accepted == accepted
+        differ += walker.walk(item).accepted != accepted
+    assert differ or more, "no block was shortened"
+
+
 def test_every_turn_of_a_conversation_is_walked(lesson: Lesson, drafter: Drafter) -> None:
     first, answer = served(lesson.target, drafter, lesson.prompt, 20)
     later = [*lesson.prompt, *answer, 8, 9]

@@ -85,7 +85,8 @@ def _served(
             figures.append({**row, **part.to_json()})
             _tell(figures[-1], part)
     if not temperature:
-        alike = walked_like_served(pair, answers.answers, settings.block_size)
+        rows, limit = settings.block_size, settings.max_tokens
+        alike = list(walked_like_served(pair, answers.answers, rows, limit))
         say(f"  walked in the same rounds as served: {sum(alike)} of {len(alike)} answers")
         figures = [{**row, "walked_like_served": sum(alike) / len(alike)} for row in figures]
     return figures
