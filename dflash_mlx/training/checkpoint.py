@@ -2,7 +2,7 @@
 
 checkpoints/step-0000400/   config.json, model.safetensors   a drafter, in float32
                             optimizer.safetensors            AdamW's two moments
-                            state.json                       the step, and what was best
+                            state.json                       the step, what was best, and on what
 best/                       config.json, model.safetensors   the best on held-out data
 """
 
@@ -62,13 +62,24 @@ def load_checkpoint(place: Path) -> Checkpoint:
     try:
         weights = cast(Weights, mx.load(str(place / DRAFTER / "model.safetensors")))
         moments = cast(Weights, mx.load(str(place / "optimizer.safetensors")))
-        state = json.loads((place / "state.json").read_text(encoding="utf-8"))
         mx.eval(weights, moments)
     except (OSError, ValueError, RuntimeError) as error:
-        raise DFlashError(
-            f"The checkpoint {place} is damaged: remove it, and the run goes on from an older one."
-        ) from error
-    return Checkpoint(weights, moments, state)
+        raise _damaged(place) from error
+    return Checkpoint(weights, moments, read_state(place))
+
+
+def read_state(place: Path) -> dict[str, Any]:
+    """The plain values of a checkpoint. Raises DFlashError if it is damaged."""
+    try:
+        return cast("dict[str, Any]", json.loads((place / "state.json").read_text("utf-8")))
+    except (OSError, ValueError) as error:
+        raise _damaged(place) from error
+
+
+def _damaged(place: Path) -> DFlashError:
+    return DFlashError(
+        f"The checkpoint {place} is damaged: remove it, and the run goes on from an older one."
+    )
 
 
 def write_drafter(

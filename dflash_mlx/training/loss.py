@@ -66,13 +66,15 @@ class Losses:
     """Sums over blocks, from which means over a step are made.
 
     loss: sum(w CE); weight: sum(w); blocks: with at least one row that counts; accepted: how
-    many of their drafts a greedy target would accept (each block alone: see `anchor_accept`).
+    many of their drafts a greedy target would accept (each block alone: see `anchor_accept`);
+    selector: sum(w CE) of a DFlash 2's selector.
     """
 
     loss: float = 0.0
     weight: float = 0.0
     blocks: int = 0
     accepted: int = 0
+    selector: float = 0.0
 
     def add(self, other: Losses) -> None:
         """Add the sums of other blocks."""
@@ -80,6 +82,7 @@ class Losses:
         self.weight += other.weight
         self.blocks += other.blocks
         self.accepted += other.accepted
+        self.selector += other.selector
 
     @property
     def mean(self) -> float:

@@ -23,6 +23,19 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     return "".join(_BARS[round((value - low) * scale)] for value in means)
 
 
+def curves(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines of bars: the loss, and the walked acceptance of each side that was walked."""
+    known = {"loss": [r["loss"] for r in records if r["kind"] == "step"]}
+    for side, name in (("train", "train"), ("heldout", "held out")):
+        walked = [r[side] for r in records if r["kind"] == "eval" and r[side]]
+        known[f"acceptance length, {name}"] = [side["acceptance_length"] for side in walked]
+    return [
+        f"{name} {sparkline(values)} {values[0]:.2f} to {values[-1]:.2f}"
+        for name, values in known.items()
+        if values
+    ]
+
+
 def write_plot(path: Path, records: Sequence[Mapping[str, Any]]) -> bool:
     """Draw loss and acceptance over the steps into a PNG; False without matplotlib."""
     if find_spec("matplotlib") is None:

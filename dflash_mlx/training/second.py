@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from ..drafter.dflash2 import CandidateSelector
+from ..errors import UsageError
 
 ARCHITECTURE = "DFlash2DraftModel"
 _KERNEL, _GROUP, _TOP_K = 2, 16, 8
@@ -38,6 +39,16 @@ def second_config(config: Mapping[str, Any], rank: int) -> dict[str, Any]:
         "selector_top_k": _TOP_K,
     }
     return {**config, "architectures": [ARCHITECTURE], "dflash_config": own}
+
+
+def check_candidates(config: Mapping[str, Any], frequent_tokens: int) -> None:
+    """Raise UsageError where the smaller head has fewer tokens than a row has candidates."""
+    wanted = config["dflash_config"].get("selector_top_k", 0)
+    if 0 < frequent_tokens < wanted:
+        raise UsageError(
+            f"--frequent-tokens must be {wanted} or more for this DFlash 2, whose selector chooses"
+            f" among {wanted} tokens; it is {frequent_tokens}."
+        )
 
 
 def second_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -21,6 +21,7 @@ import mlx.optimizers as optimizers
 import numpy as np
 
 from ..drafter import Drafter
+from ..drafter.dflash2 import CandidateSelector
 from ..errors import DFlashError
 from ..target.model import Target
 from .blocks import Batch, Schedule
@@ -42,7 +43,10 @@ class NotFinite(DFlashError):
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one step did. Times in seconds; `anchor_accept` is over its anchors alone."""
+    """What one step did. Times in seconds; `anchor_accept` is over its anchors alone.
+
+    `selector_loss` is what a DFlash 2's selector adds to the loss that the step follows.
+    """
 
     step: int
     loss: float
@@ -54,6 +58,7 @@ class StepReport:
     target_seconds: float
     drafter_seconds: float
     head_seconds: float
+    selector_loss: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -85,7 +90,8 @@ class Trainer:
         self.target = target
         self.drafter = drafter
         self.settings = settings
-        self.weights = weights
+        # In the drafter's order, wherever they are from: a gradient's norm sums over them in it.
+        self.weights = {name: weights[name] for name in flat(drafter.parameters())}
         self.step_number = 0
         block_size = drafter.config.block_size
         self._schedule = Schedule(
@@ -93,6 +99,7 @@ class Trainer:
         )
         self._features = features
         self._exponential = exponential
+        self._selector: CandidateSelector | None = getattr(drafter, "candidate_selector", None)
         self._weigh = weighting(settings, block_size)
         self._whole_head = TrainingHead(target, drafter)
         self._small_head: TrainingHead | None = None
@@ -102,7 +109,7 @@ class Trainer:
         self._optimizer = optimizers.AdamW(
             learning_rate=0.0, weight_decay=settings.weight_decay, bias_correction=True
         )
-        self._optimizer.init(weights)
+        self._optimizer.init(self.weights)
         self._batches = self._schedule.batches()
 
     @property
@@ -143,8 +150,14 @@ class Trainer:
             self.step_number, self.steps, self.settings.learning_rate, self.settings.warmup
         )
         self._optimizer.learning_rate = rate
-        self.weights = self._optimizer.apply_gradients(clipped, self.weights)
-        mx.eval(self.weights, self._optimizer.state)
+        weights = self._optimizer.apply_gradients(clipped, self.weights)
+        mx.eval(weights, self._optimizer.state)
+        if not all_finite(self._computing(weights)):
+            raise NotFinite(
+                f"Step {self.step_number + 1}: a weight has become too large for"
+                f" {self.target.dtype}, so the run has stopped; lower --learning-rate."
+            )
+        self.weights = weights
         clock.lap("drafter")
         self.step_number += 1
         return StepReport(
@@ -155,6 +168,7 @@ class Trainer:
             anchor_accept=sums.anchor_accept,
             tokens=tokens,
             anchors=sums.blocks,
+            selector_loss=None if self._selector is None else sums.selector * scale,
             **{f"{name}_seconds": seconds for name, seconds in clock.laps.items()},
         )
 
@@ -174,8 +188,7 @@ class Trainer:
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on behind a checkpoint."""
-        # In the drafter's order, since the norm of a gradient sums over weights in theirs.
-        self.weights = {n: checkpoint.weights[n] for n in flat(self.drafter.parameters())}
+        self.weights = {name: checkpoint.weights[name] for name in self.weights}
         self.step_number = int(checkpoint.state["step"])
         self._optimizer.init(self.weights)
         self._optimizer.state["step"] = mx.array(self.step_number, mx.uint64)
@@ -205,8 +218,7 @@ class Trainer:
         anchors = np.take_along_axis(batch.tokens, batch.anchors, axis=1).reshape(-1, 1)[real]
         previous = mx.array(np.concatenate([anchors, tokens[:, :-1]], axis=1))
         counts = mx.array(batch.valid.reshape(-1, drafts)[real])
-        selector = getattr(self.drafter, "candidate_selector", None)
-        sums = Losses()
+        selector, sums = self._selector, Losses()
 
         def surrogate(weights: Weights) -> mx.array:
             """Has the loss's gradient: the head's part of it is computed here, in chunks."""
@@ -231,7 +243,9 @@ class Trainer:
             if selector is None:
                 return value
             likeliest = losses.candidates._replace(ids=head.tokens(losses.candidates.ids))
-            return value + selector_loss(selector, hidden, previous, mx.array(tokens), likeliest)
+            chosen = selector_loss(selector, hidden, previous, mx.array(tokens), likeliest)
+            sums.selector += cast(float, chosen.item())
+            return value + chosen
 
         gradients = flat(mx.grad(surrogate)(self.weights))
         mx.eval(gradients)
@@ -244,6 +258,11 @@ def weighting(settings: RunSettings, block_size: int) -> Weighting:
     if settings.loss == "dpace":
         return dpace(settings.alpha)
     return decay(settings.gamma or decay_gamma(block_size))
+
+
+def all_finite(weights: Weights) -> bool:
+    """Whether all values are numbers: beyond 65,504, a master is none in float16."""
+    return cast(bool, mx.stack([mx.isfinite(a).all() for a in weights.values()]).all().item())
 
 
 def detached(array: mx.array) -> mx.array:
