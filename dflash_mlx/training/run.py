@@ -3,7 +3,7 @@
 settings.json    what the run was begun with
 metrics.jsonl    one JSON object a step, and one an evaluation
 checkpoints/     see `checkpoint`
-best/            the drafter that did best on held-out conversations
+best/            the drafter that did best on held-out conversations; the newest, if none is walked
 curves.png       where matplotlib is installed
 """
 
@@ -25,14 +25,21 @@ from ..pair import Pair
 from ..target.model import Target
 from . import memory
 from .architecture import as_second, check_fits, make_drafter, new_config
-from .checkpoint import DRAFTER, checkpoints, load_checkpoint, save_checkpoint, write_drafter
-from .conversations import Conversation
+from .checkpoint import (
+    DRAFTER,
+    checkpoints,
+    load_checkpoint,
+    read_state,
+    save_checkpoint,
+    write_drafter,
+)
+from .conversations import Conversation, digest
 from .corpus import Corpus
 from .exponential import exponential
 from .features import CachedFeatures, ComputeTaps, Features, OnlineFeatures, compute_taps
 from .initial import Weights, drafter_weights, flat, random_weights, target_weights
 from .plots import write_plot
-from .second import ARCHITECTURE
+from .second import ARCHITECTURE, check_candidates
 from .settings import RunSettings, gather, to_json
 from .trainer import StepReport, Trainer
 from .walking import Acceptance, Walker
@@ -41,18 +48,24 @@ CHANGEABLE = {
     "data", "epochs", "steps", "learning_rate", "warmup", "clip", "features", "head_rows",
     "eval_every", "eval_conversations", "save_every",
 }  # fmt: skip
-"""Settings that a resumed run may have otherwise; `data` may only be named differently."""
+"""Settings that a resumed run may have otherwise; `data` may only be named differently, which
+`_check_subject` sees to."""
 
 
 @dataclass(frozen=True)
 class EvalReport:
-    """Walked acceptance on some conversations of each side, in the middle of a run."""
+    """Walked acceptance on some conversations of each side; `best`: this drafter was kept."""
 
     step: int
     train: Acceptance
     heldout: Acceptance
     seconds: float
     best: bool
+
+    @property
+    def deciding(self) -> Acceptance:
+        """The side that decides which drafter is kept: held out, where anything is."""
+        return self.heldout if self.heldout.accepted else self.train
 
 
 def settle(folder: Path, *layers: Mapping[str, Any]) -> RunSettings:
@@ -93,8 +106,15 @@ class Run:
         self.identity = identity
         self.best = 0.0
         self._last = checkpoints(folder)[-1:]
+        self._subject = {
+            "conversations": digest(corpus.train),
+            "target": identity,
+            "dtype": str(pair.target.dtype).removeprefix("mlx.core."),
+        }
+        self._check_subject()
         self.config = self._config()
         check_fits(self.config, pair)
+        check_candidates(self.config, settings.frequent_tokens)
         taps = self.config["dflash_config"]["target_layer_ids"]
         self.target = Target(pair.target.model, pair.target.config, taps)
         self.needed = memory.estimate(pair, self.config, settings, corpus.longest)
@@ -113,17 +133,17 @@ class Run:
         (self.folder / "settings.json").write_text(note + "\n", encoding="utf-8")
         drafter = make_drafter(self.config)
         drafter.set_dtype(self.target.dtype)
+        checkpoint = load_checkpoint(self._last[0]) if self._last else None
         trainer = make(
             self.target,
             drafter,
-            {} if self._last else self._first_weights(),
+            checkpoint.weights if checkpoint else self._first_weights(),
             self.corpus.train,
             self.features,
             self.settings,
             exponential(self.pair.configuration.device, self.pair.configuration.compiled),
         )
-        if self._last:
-            checkpoint = load_checkpoint(self._last[0])
+        if checkpoint:
             trainer.resume(checkpoint)
             self.best = float(checkpoint.state["best"])
         self._forget(trainer.step_number)
@@ -132,21 +152,26 @@ class Run:
     def go(
         self, trainer: Trainer, stop: Callable[[], bool] = lambda: False
     ) -> Generator[StepReport | EvalReport]:
-        """Step to the end, or until `stop`: then a checkpoint is saved, and all is done."""
-        settings = self.settings
-        while trainer.step_number < trainer.steps:
-            report = trainer.step()
-            self._write({"kind": "step", **dataclasses.asdict(report)})
+        """Step to the end, or until `stop`: then a checkpoint is saved, and all is done.
+
+        An evaluation that a stop left out is made up for at first.
+        """
+        if self._evaluation_due(trainer):
+            report = self._evaluate(trainer)
+            self._save(trainer)
             yield report
+        while trainer.step_number < trainer.steps:
+            step = trainer.step()
+            self._write({"kind": "step", **dataclasses.asdict(step)})
+            yield step
             last, stopping = trainer.step_number == trainer.steps, stop()
-            due = settings.eval_every and report.step % settings.eval_every == 0
-            if (due or (last and settings.eval_every)) and not stopping:
+            if not stopping and self._evaluation_due(trainer):
                 yield self._evaluate(trainer)
-            if report.step % settings.save_every == 0 or last or stopping:
-                save_checkpoint(self.folder, self.config, trainer.checkpoint(best=self.best))
+            if step.step % self.settings.save_every == 0 or last or stopping:
+                self._save(trainer)
             if stopping:
                 return
-        if not (self.folder / "best").exists():
+        if not self.best or not (self.folder / "best").exists():
             self._keep_best(trainer)
 
     def records(self) -> list[dict[str, Any]]:
@@ -161,8 +186,23 @@ class Run:
         return records
 
     def plot(self) -> bool:
-        """Draw the curves; False without matplotlib."""
-        return write_plot(self.folder / "curves.png", self.records())
+        """Draw the curves; False without matplotlib, and before the first step."""
+        records = self.records()
+        return bool(records) and write_plot(self.folder / "curves.png", records)
+
+    def _check_subject(self) -> None:
+        """Raise UsageError where the run was begun on something else.
+
+        Order, anchors and schedule follow from the conversations, so with others a resumed run
+        would be neither of the two. Runs of before the note was kept go on.
+        """
+        noted = read_state(self._last[0]).get("subject", {}) if self._last else {}
+        other = [name for name, value in noted.items() if self._subject.get(name) != value]
+        if other:
+            raise UsageError(
+                f"The run in {self.folder} was begun with other {', '.join(other)}: put back what"
+                " it was begun with to go on, or choose another --folder."
+            )
 
     def _config(self) -> dict[str, Any]:
         """Of a checkpoint, of the drafter to begin with, or a new one."""
@@ -186,7 +226,10 @@ class Run:
         return drafter_weights(folder, drafter, self.target, seed)
 
     def _evaluate(self, trainer: Trainer) -> EvalReport:
-        """Walk some greedy conversations of each side; keep the drafter if it is the best yet."""
+        """Walk some greedy conversations of each side; keep the drafter if it is the best yet.
+
+        Where nothing is walked, no drafter is known to be better, and the newest is kept.
+        """
         begin = time.perf_counter()
         walker = Walker(self.target, trainer.trained(), self.pair.stop_tokens)
         count = self.settings.eval_conversations
@@ -194,16 +237,27 @@ class Run:
             walker.walk_all(greedy(side)[:count])
             for side in (self.corpus.train, self.corpus.heldout)
         ]
-        deciding = sides[1] if sides[1].accepted else sides[0]
-        best = deciding.length > self.best
-        if best:
-            self.best = deciding.length
-            self._keep_best(trainer)
         report = EvalReport(
-            trainer.step_number, sides[0], sides[1], time.perf_counter() - begin, best
+            trainer.step_number, sides[0], sides[1], time.perf_counter() - begin, False
         )
+        walked = report.deciding
+        if not walked.accepted or walked.length > self.best:
+            report = dataclasses.replace(report, best=True)
+            self.best = walked.length if walked.accepted else 0.0
+            self._keep_best(trainer)
         self._write({"kind": "eval", "step": report.step, **_summary(report)})
         return report
+
+    def _evaluation_due(self, trainer: Trainer) -> bool:
+        """Whether the steps done so far ask for an evaluation that is not written down yet."""
+        step, every = trainer.step_number, self.settings.eval_every
+        if not step or not every or (step % every and step < trainer.steps):
+            return False
+        return not any(r["kind"] == "eval" and r["step"] == step for r in self.records())
+
+    def _save(self, trainer: Trainer) -> None:
+        state = {"best": self.best, "subject": self._subject}
+        save_checkpoint(self.folder, self.config, trainer.checkpoint(**state))
 
     def _keep_best(self, trainer: Trainer) -> None:
         with atomic_folder(self.folder / "best", replace=True) as new:

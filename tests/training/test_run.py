@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from dflash_mlx.commands.train.run import _train
 from dflash_mlx.drafter import load_drafter
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.training import memory
@@ -19,10 +20,10 @@ from dflash_mlx.training.conversations import Conversation, conversation
 from dflash_mlx.training.corpus import Corpus, read_corpus
 from dflash_mlx.training.features import CachedFeatures
 from dflash_mlx.training.initial import flat
-from dflash_mlx.training.plots import sparkline, write_plot
+from dflash_mlx.training.plots import curves, sparkline, write_plot
 from dflash_mlx.training.run import EvalReport, Run, settle
 from dflash_mlx.training.settings import RunSettings, to_json
-from dflash_mlx.training.trainer import NotFinite, StepReport
+from dflash_mlx.training.trainer import NotFinite, StepReport, Trainer
 from tests.tiny_folders import tiny_pair
 from tests.training.tiny import talk
 
@@ -90,6 +91,51 @@ def test_a_checkpoint_is_a_drafter_and_holds_no_code(tmp_path: Path) -> None:
     ]
     assert load_drafter(last / "drafter").dtype == mx.float32
     assert len(checkpoints(tmp_path)) == 2
+
+
+def test_a_run_on_other_conversations_or_another_target_does_not_go_on(tmp_path: Path) -> None:
+    train(begun(tmp_path), stop_behind=1)
+    grown = Corpus([*CORPUS.train, talk(5, 30, seed=50)], CORPUS.heldout)
+    with pytest.raises(UsageError, match=r"other conversations: .* another --folder"):
+        begun(tmp_path, corpus=grown)
+    with pytest.raises(UsageError, match="other target: "):
+        Run(tiny_pair(), SETTINGS, tmp_path, CORPUS, "another")
+    state = checkpoints(tmp_path)[-1] / "state.json"
+    noted = json.loads(state.read_text())
+    noted["subject"]["dtype"] = "bfloat16"
+    state.write_text(json.dumps(noted))
+    with pytest.raises(UsageError, match="other dtype: "):
+        begun(tmp_path)
+
+
+def test_a_run_of_before_this_was_noted_goes_on(tmp_path: Path) -> None:
+    train(begun(tmp_path), stop_behind=5)
+    state = checkpoints(tmp_path)[-1] / "state.json"
+    state.write_text(json.dumps({"step": 5, "best": 0.0}))
+    assert list(losses(train(begun(tmp_path)))) == [6]
+
+
+@pytest.mark.parametrize("step", [3, 6])
+def test_an_evaluation_that_a_stop_left_out_is_made_up_for(tmp_path: Path, step: int) -> None:
+    """Of the last step too: all that is left to do is to evaluate."""
+    train(begun(tmp_path), stop_behind=step)
+    steps = [r["step"] for r in begun(tmp_path).records() if r["kind"] == "eval"]
+    assert step not in steps
+    train(begun(tmp_path))
+    steps = [r["step"] for r in begun(tmp_path).records() if r["kind"] == "eval"]
+    assert steps == [3, 6]
+    assert load_checkpoint(checkpoints(tmp_path)[-1]).state["best"] >= 1
+    train(begun(tmp_path))
+    assert [r["kind"] for r in begun(tmp_path).records()].count("eval") == 2
+
+
+def test_where_nothing_can_be_walked_the_newest_drafter_is_kept(tmp_path: Path) -> None:
+    sampled = Corpus([talk(5, 30, seed=seed, temperature=0.7) for seed in range(8)], [])
+    reports = train(begun(tmp_path, corpus=sampled))
+    assert [r.best for r in reports if isinstance(r, EvalReport)] == [True, True]
+    kept = flat(load_drafter(tmp_path / "best").parameters())
+    last = load_checkpoint(checkpoints(tmp_path)[-1]).weights
+    assert all(mx.array_equal(kept[name], last[name]) for name in last)
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
@@ -223,6 +269,14 @@ def test_a_run_that_cannot_fit_is_refused_with_the_cures() -> None:
     memory.check(10**9, 2 * 10**9)
 
 
+def test_a_run_is_refused_before_it_begins_where_memory_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available", lambda: 1)
+    with pytest.raises(DFlashError, match="GB are free"):
+        begun(tmp_path)
+
+
 def test_the_machine_tells_what_is_free() -> None:
     free = memory.available()
     assert free is not None
@@ -286,6 +340,33 @@ def test_a_sparkline_rises_with_its_values() -> None:
     assert sparkline([1, 2, 3, 4], 4) == "▁▃▆█"
     assert sparkline([5.0] * 100, 10) == "▁" * 10
     assert sparkline([]) == ""
+
+
+def test_curves_in_the_terminal_are_of_the_loss_and_of_what_was_walked() -> None:
+    step = {"kind": "step", "step": 1}
+    walked = {"kind": "eval", "step": 2, "train": None, "heldout": {"acceptance_length": 1.25}}
+    assert curves([]) == []
+    assert curves([{**step, "loss": 5.0}, {**step, "loss": 4.0}, walked]) == [
+        "loss █▁ 5.00 to 4.00",
+        "acceptance length, held out ▁ 1.25 to 1.25",
+    ]
+
+
+def test_curves_are_drawn_of_a_run_that_stops_for_a_number_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(Trainer):
+        def step(self) -> StepReport:
+            if self.step_number == 2:
+                raise NotFinite("Step 3: no number.")
+            return super().step()
+
+    drawn: list[Path] = []
+    monkeypatch.setattr("dflash_mlx.training.run.write_plot", lambda path, _: drawn.append(path))
+    with pytest.raises(NotFinite):
+        _train(begun(tmp_path), Failing, lambda: False)
+    assert drawn == [tmp_path / "curves.png"]
+    assert "  loss " in capsys.readouterr().err
 
 
 def test_curves_are_drawn_where_matplotlib_is(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from dflash_mlx.drafter import Drafter, load_drafter
 from dflash_mlx.drafter.config import SecondConfig
 from dflash_mlx.drafter.dflash2 import SecondDrafter
+from dflash_mlx.errors import UsageError
 from dflash_mlx.training.checkpoint import write_drafter
 from dflash_mlx.training.conversations import conversation
 from dflash_mlx.training.features import OnlineFeatures
@@ -19,7 +20,7 @@ from dflash_mlx.training.initial import Weights, flat, nested, random_weights
 from dflash_mlx.training.run import Run
 from dflash_mlx.training.second import Candidates, is_second, scores, selector_loss
 from dflash_mlx.training.settings import RunSettings
-from dflash_mlx.training.trainer import Trainer
+from dflash_mlx.training.trainer import StepReport, Trainer
 from dflash_mlx.training.walking import Walker
 from tests.tiny_folders import tiny_pair
 from tests.training.conftest import Lesson, lesson_config
@@ -123,6 +124,28 @@ def test_a_run_makes_a_dflash_2_of_a_drafter_and_it_loads(tmp_path: Path) -> Non
     assert isinstance(made, SecondDrafter)
     assert made.candidate_selector.successor_codebook.shape[1] == 6
     assert isinstance(load_drafter(best), Drafter)
+
+
+def test_a_dflash_2_made_of_a_drafter_is_resumed_to_the_last_bit(tmp_path: Path) -> None:
+    train(begun(tmp_path / "first", replace(SETTINGS, steps=1)))
+    settings = replace(SETTINGS, init=str(tmp_path / "first" / "best"), dflash2=True, eval_every=0)
+    whole = train(begun(tmp_path / "whole", settings))
+    stopped = train(begun(tmp_path / "parts", settings), stop_behind=2)
+    resumed = train(begun(tmp_path / "parts", settings))
+    figures = [
+        [(r.loss, r.selector_loss, r.gradient_norm) for r in reports if isinstance(r, StepReport)]
+        for reports in (whole, [*stopped, *resumed])
+    ]
+    assert figures[0] == figures[1]
+    assert all(chosen is not None and chosen > 0 for _, chosen, _ in figures[0])
+    assert list(begun(tmp_path / "third", settings).begin().weights) == list(
+        begun(tmp_path / "whole", settings).begin().weights
+    )
+
+
+def test_a_head_of_fewer_tokens_than_candidates_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--frequent-tokens must be 8 or more"):
+        begun(tmp_path, replace(SETTINGS, dflash2=True, frequent_tokens=7))
 
 
 def test_a_new_dflash_2_is_saved_as_one(tmp_path: Path) -> None:

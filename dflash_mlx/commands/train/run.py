@@ -8,7 +8,7 @@ from typing import Any
 from ...training import memory
 from ...training.corpus import read_corpus
 from ...training.features import CachedFeatures, ComputeTaps, compute_taps
-from ...training.plots import sparkline
+from ...training.plots import curves
 from ...training.run import EvalReport, Run, parameters, settle
 from ...training.settings import RunSettings
 from ...training.trainer import StepReport, Trainer
@@ -46,7 +46,6 @@ def run(
     with stopping() as stop:
         _cache_features(job, settings, stop)
         _train(job, make, stop)
-    job.plot()
 
 
 def _describe(job: Run, settings: RunSettings) -> None:
@@ -87,14 +86,20 @@ def _train(job: Run, make: type[Trainer], stop: Callable[[], bool]) -> None:
     say(f"training to step {trainer.steps:,}; Ctrl-C stops behind a step and saves")
     pace, window = Pace(), list[StepReport]()
     pace.due(trainer.step_number)
-    for report in job.go(trainer, stop):
-        if isinstance(report, EvalReport):
-            _tell_evaluation(job, report)
-            continue
-        window.append(report)
-        if pace.due(report.step) or report.step == trainer.steps:
-            say(_progress(window, trainer.steps) + pace.left(report.step, trainer.steps))
-            window = []
+    try:
+        for report in job.go(trainer, stop):
+            if isinstance(report, EvalReport):
+                _tell_evaluation(report)
+                if report.step < trainer.steps:
+                    _tell_curves(job)
+                continue
+            window.append(report)
+            if pace.due(report.step) or report.step == trainer.steps:
+                say(_progress(window, trainer.steps) + pace.left(report.step, trainer.steps))
+                window = []
+    finally:  # of a run that went wrong, too
+        job.plot()
+        _tell_curves(job)
     if stop():
         say(f"stopped behind step {trainer.step_number:,}; the same command goes on")
         raise KeyboardInterrupt
@@ -105,13 +110,15 @@ def _progress(window: list[StepReport], steps: int) -> str:
     """A line on the steps since the last one."""
     last, count = window[-1], len(window)
     seconds = sum(report.seconds for report in window)
+    chosen = [r.selector_loss for r in window if r.selector_loss is not None]
+    selector = f" · selector {sum(chosen) / count:.3f}" if chosen else ""
     shares = {
         name: sum(getattr(report, f"{name}_seconds") for report in window) / seconds
         for name in ("target", "drafter", "head")
     }
     return (
-        f"step {last.step:,} of {steps:,} · loss {sum(r.loss for r in window) / count:.3f} ·"
-        f" anchor_accept {sum(r.anchor_accept for r in window) / count:.2f} · gradient"
+        f"step {last.step:,} of {steps:,} · loss {sum(r.loss for r in window) / count:.3f}"
+        f"{selector} · anchor_accept {sum(r.anchor_accept for r in window) / count:.2f} · gradient"
         f" {last.gradient_norm:.2f} · rate {last.learning_rate:.1e} ·"
         f" {sum(r.tokens for r in window) / seconds:,.0f} tokens/s,"
         f" {sum(r.anchors for r in window) / seconds:,.0f} anchors/s ·"
@@ -119,12 +126,15 @@ def _progress(window: list[StepReport], steps: int) -> str:
     )
 
 
-def _tell_evaluation(job: Run, report: EvalReport) -> None:
-    records = job.records()
-    losses = [record["loss"] for record in records if record["kind"] == "step"]
-    say(f"  loss {sparkline(losses)} {losses[0]:.2f} to {losses[-1]:.2f}")
-    sides = (("train", report.train), ("held out", report.heldout))
-    for name, side in sides:
+def _tell_evaluation(report: EvalReport) -> None:
+    for name, side in (("train", report.train), ("held out", report.heldout)):
         if side.accepted:
-            best = " · the best yet" if report.best and name == "held out" else ""
+            best = " · the best yet" if report.best and side is report.deciding else ""
             say(f"  walked, {name}: {acceptance_line(side)}{best}")
+    if not report.deciding.accepted:
+        say("  nothing to walk, as no answer is greedy: the newest drafter is kept as the best")
+
+
+def _tell_curves(job: Run) -> None:
+    for line in curves(job.records()):
+        say(f"  {line}")
