@@ -158,10 +158,10 @@ class EvalSettings(Stage):
     ] = None
     prompts: Annotated[
         list[Path] | None,
-        About("JSONL files of prompts to serve instead, or `bench`'s own: chat, code, ..."),
+        About("Files of prompts whose first turns to serve instead, or `bench`'s own: chat, code."),
     ] = None
-    conversations: Annotated[int, About("How many, at most.", 1)] = 100
-    serve: Annotated[int, About("How many of them to serve through the engine as well.", 0)] = 20
+    conversations: Annotated[int, About("How many, at most; of --prompts, in each set.", 1)] = 100
+    serve: Annotated[int, About("How many of those walked to serve through the engine.", 0)] = 20
     max_tokens: Annotated[int, About("Tokens of a served answer, at most.", 2)] = 128
     temperature: Annotated[
         list[float] | None,
