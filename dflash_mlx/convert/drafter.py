@@ -40,7 +40,7 @@ def open_drafter(folder: Path, *, for_zlab: bool = False) -> Source:
     nbytes = sum(info.nbytes for info in infos.values())
     source = Source(folder, drafter, config, len(infos), nbytes)
     if packaged.packaging is not Packaging.ZLAB:
-        source.config = _with_true_dimensions(config, drafter.config)
+        source.config = with_true_dimensions(config, drafter.config)
         source.notes.append(f"the packaging was that of {packaged.packaging.value}")
         if drafter.config.rows_in_doubt:
             source.notes.append(
@@ -66,7 +66,7 @@ def write_config(source: Source, folder: Path) -> None:
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _with_true_dimensions(config: dict[str, Any], made: DrafterConfig) -> dict[str, Any]:
+def with_true_dimensions(config: dict[str, Any], made: DrafterConfig) -> dict[str, Any]:
     """The config with the dimensions of the weights, which other readers take from here."""
     types = {"layer_types": list(made.layer_types)} if "layer_types" in config else {}
     return (

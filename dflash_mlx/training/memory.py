@@ -2,45 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_reduce
 
 from ..errors import DFlashError
 from ..pair import Pair
+from .blocks import Schedule
+from .conversations import Conversation
 from .settings import RunSettings
 
 _SLACK = 1.2
 """Allocators and fragmentation; the parts below are counted, not measured."""
 
 
-def weights_nbytes(pair: Pair) -> int:
-    """Bytes of the target's weights, which are in memory already."""
-    total = tree_reduce(lambda sum_, array: sum_ + array.nbytes, pair.target.model.parameters(), 0)
-    return cast(int, total)
-
-
-def estimate(pair: Pair, config: Mapping[str, Any], settings: RunSettings, longest: int) -> int:
+def estimate(
+    pair: Pair,
+    config: Mapping[str, Any],
+    parameters: int,
+    settings: RunSettings,
+    conversations: Sequence[Conversation],
+) -> int:
     """Bytes that training takes at its peak, beside the target's weights.
 
-    `longest` is the longest conversation: a batch holds at least one.
+    `parameters` is how many weights the drafter has. Each batch of the first epoch is looked at: of
+    short conversations a batch holds many, with anchors in each.
     """
+    size = 4 if pair.target.dtype == mx.float32 else 2
+    # Masters, gradients, AdamW's moments and their successors; the copy that computes.
+    state = parameters * (6 * 4 + size)
+    schedule = Schedule(
+        conversations, settings.batch_tokens, settings.anchors, config["block_size"], settings.seed
+    )
+    epoch = islice(schedule.batches(), schedule.batches_per_epoch)
+    shapes = {(batch.tokens.shape, batch.anchors.shape[1]) for batch in epoch}
+    passing = max(
+        _passing(pair, config, settings, sequences, length, anchors)
+        for (sequences, length), anchors in shapes
+    )
+    return int((state + passing) * _SLACK)
+
+
+def _passing(
+    pair: Pair,
+    config: Mapping[str, Any],
+    settings: RunSettings,
+    sequences: int,
+    length: int,
+    anchors: int,
+) -> int:
+    """Bytes of the passes over one batch: `sequences` of `length`, with `anchors` in each."""
     size = 4 if pair.target.dtype == mx.float32 else 2
     hidden, wide = config["hidden_size"], config["intermediate_size"]
     heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
     queries = heads * config["head_dim"]
     keys = config["num_key_value_heads"] * config["head_dim"]
     taps = len(config["dflash_config"]["target_layer_ids"])
-    tokens = max(settings.batch_tokens, longest)
-    sequences = max(tokens // longest, 1)
-    rows = sequences * settings.anchors * config["block_size"]
-    layer = 2 * hidden * (queries + keys) + 3 * hidden * wide
-    parameters = taps * hidden * hidden + layers * layer
-    # Masters, gradients, AdamW's moments and their successors; the copy that computes.
-    state = parameters * (6 * 4 + size)
+    tokens, rows = sequences * length, sequences * anchors * config["block_size"]
     of_target = pair.target.text_config
     kept = of_target.get("num_key_value_heads") or of_target["num_attention_heads"]
     kept *= of_target.get("head_dim") or hidden // of_target["num_attention_heads"]
@@ -48,13 +69,12 @@ def estimate(pair: Pair, config: Mapping[str, Any], settings: RunSettings, longe
     features = tokens * taps * hidden * size * 2
     context = tokens * (4 * hidden + layers * 6 * keys) * size
     blocks = rows * layers * (8 * hidden + 6 * queries + 6 * keys + 5 * wide) * size
-    scores = rows * heads * (longest + config["block_size"]) * 4 * (3 * layers + 2)
+    scores = rows * heads * (length + config["block_size"]) * 4 * (3 * layers + 2)
     vocabulary = settings.frequent_tokens or config["vocab_size"]
     if settings.frequent_tokens and settings.frequent_share < 1:
         vocabulary = config["vocab_size"]
     head = 6 * settings.head_rows * vocabulary * 4
-    passing = max(cache + features, features + context + blocks + scores + head)
-    return int((state + passing) * _SLACK)
+    return int(max(cache + features, features + context + blocks + scores + head))
 
 
 def available() -> int | None:

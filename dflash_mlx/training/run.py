@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import DFlashError, UsageError
+from ..errors import UsageError
 from ..hub.resolve import resolve
 from ..hub.store import atomic_folder
 from ..model_folder import read_json
 from ..pair import Pair
 from ..target.model import Target
 from . import memory
-from .architecture import as_second, check_fits, make_drafter, new_config
+from .adopted import adopted_config
+from .architecture import check_fits, make_drafter, new_config
 from .checkpoint import (
     DRAFTER,
     checkpoints,
@@ -39,7 +40,7 @@ from .exponential import exponential
 from .features import CachedFeatures, ComputeTaps, Features, OnlineFeatures, compute_taps
 from .initial import Weights, drafter_weights, flat, random_weights, target_weights
 from .plots import write_plot
-from .second import ARCHITECTURE, check_candidates
+from .second import check_candidates
 from .settings import RunSettings, gather, to_json
 from .trainer import StepReport, Trainer
 from .walking import Acceptance, Walker
@@ -117,7 +118,8 @@ class Run:
         check_candidates(self.config, settings.frequent_tokens)
         taps = self.config["dflash_config"]["target_layer_ids"]
         self.target = Target(pair.target.model, pair.target.config, taps)
-        self.needed = memory.estimate(pair, self.config, settings, corpus.longest)
+        weights = parameters(self.config)
+        self.needed = memory.estimate(pair, self.config, weights, settings, corpus.train)
         memory.check(self.needed, memory.available())
         self.features: Features = OnlineFeatures(self.target)
         if settings.features == "cached":
@@ -210,10 +212,7 @@ class Run:
             return read_json(self._last[0] / DRAFTER / "config.json")
         if self.settings.init in ("random", "target"):
             return new_config(self.pair, self.settings, self.corpus.thinking)
-        config = _trainable(self.settings.init)
-        if self.settings.dflash2 and config["architectures"] != [ARCHITECTURE]:
-            return as_second(config, self.settings)
-        return config
+        return adopted_config(self.settings, self.pair.target)
 
     def _first_weights(self) -> Weights:
         """As `settings.init` says."""
@@ -272,20 +271,6 @@ class Run:
         kept = [record for record in self.records() if record["step"] <= step]
         text = "".join(json.dumps(record) + "\n" for record in kept)
         (self.folder / "metrics.jsonl").write_text(text, encoding="utf-8")
-
-
-def _trainable(name: str) -> dict[str, Any]:
-    """The `config.json` of a drafter to begin with. Raises DFlashError where it cannot be that."""
-    config = read_json(resolve(name, "drafter").folder / "config.json")
-    if config.get("architectures") not in (["DFlashDraftModel"], [ARCHITECTURE]):
-        raise DFlashError(f"{name} is no DFlash drafter that can be trained on.")
-    words = {**config, **config.get("dflash_config", {})}
-    if any(words.get(word) for word in ("sample_from_anchor", "rows_in_doubt", "shift_label")):
-        raise DFlashError(
-            f"Row j of {name} drafts the token at anchor + j + 1, or may: a run trains it for"
-            " anchor + j, the one reading that z-lab's packaging has. Choose another --init."
-        )
-    return config
 
 
 def greedy(conversations: list[Conversation]) -> list[Conversation]:
