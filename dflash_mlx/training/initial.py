@@ -88,7 +88,7 @@ def target_weights(drafter: Drafter, target: Target, seed: int) -> Weights:
     fc[:, place * width : (place + 1) * width] = mx.eye(width)
     weights["fc.weight"] = weights["fc.weight"] * (fc == 0) * 0.1 + fc
     for number, layer in enumerate(taken):
-        for name, array in _layer_weights(layer, config.head_dim).items():
+        for name, array in _layer_weights(layer, config.head_dim, target).items():
             place_name = f"layers.{number}.{name}"
             if place_name not in weights or weights[place_name].shape != array.shape:
                 raise UsageError(
@@ -136,11 +136,16 @@ def plain_weight(module: nn.Module) -> mx.array:
     )
 
 
-def _layer_weights(layer: nn.Module, head_dim: int) -> Weights:
-    """A decoder layer's weights under a drafter layer's names, float32."""
+def _layer_weights(layer: nn.Module, head_dim: int, target: Target) -> Weights:
+    """A decoder layer's weights under a drafter layer's names, float32.
+
+    A drafter's norms multiply by their weights and its MLP is SwiGLU: the same names mean something
+    else in Gemma, whose norms multiply by 1 + w and whose gate is GELU.
+    """
     modules = {name.rpartition(".")[0] for name in flat(layer.parameters())}
     biased = any(name.endswith(".bias") for name in flat(layer.parameters()))
-    if modules - {"self_attn.q_norm", "self_attn.k_norm"} != _MODULES or biased:
+    of_another_kind = modules - {"self_attn.q_norm", "self_attn.k_norm"} != _MODULES or biased
+    if of_another_kind or not _computes_alike(layer, target):
         raise UsageError(
             "The target's layers are of another kind than a drafter's: begin with --init random."
         )
@@ -154,6 +159,14 @@ def _layer_weights(layer: nn.Module, head_dim: int) -> Weights:
             typical = _typical(weights, name.replace("norm", "proj.weight"))
             weights[f"{name}.weight"] = mx.full((head_dim,), typical)
     return weights
+
+
+def _computes_alike(layer: nn.Module, target: Target) -> bool:
+    """Whether a decoder layer's norms are plain and its MLP's activation is a drafter's."""
+    names = ("hidden_act", "hidden_activation")
+    activations = {target.text_config.get(name) or "silu" for name in names}
+    norms = [module for name, module in layer.named_modules() if name.endswith("norm")]
+    return activations <= {"silu", "swish"} and all(type(norm) is nn.RMSNorm for norm in norms)
 
 
 def _typical(weights: Weights, projection: str) -> float:

@@ -23,11 +23,12 @@ Settings = TypeVar("Settings", bound="Stage")
 
 @dataclass(frozen=True)
 class About:
-    """A setting's word of help, and the least and the highest value that make sense."""
+    """A setting's word of help, the least and the highest value that make sense, another flag."""
 
     text: str
     least: float | None = None
     most: float | None = None
+    alias: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +88,10 @@ class RunSettings(Stage):
     data: Annotated[
         list[Path] | None, About("Folder of `prepare`, or JSONL files of conversations.")
     ] = None
-    init: Annotated[str, About("Begin from: random, target (its last layers), or a drafter.")] = (
-        "random"
-    )
+    init: Annotated[
+        str,
+        About("Begin from: random, target (its last layers), or a drafter.", alias="--init-from"),
+    ] = "random"
     layers: Annotated[int | None, About("Layers of the drafter. (default: 2)", 1)] = None
     dflash2: Annotated[bool, About("Train a DFlash 2: convolutions, and a selector.")] = False
     selector_rank: Annotated[

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer import Typer
+from typer.testing import CliRunner
 
+from dflash_mlx.commands.train.flags import flags_of
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.training.adopted import adopted_config
 from dflash_mlx.training.architecture import make_drafter
@@ -101,3 +105,17 @@ def test_a_quantized_drafter_is_no_beginning(drafter: Path) -> None:
     rewrite(drafter, quantization={"group_size": 32, "bits": 8})
     with pytest.raises(DFlashError, match="is quantized"):
         adopted(drafter)
+
+
+@pytest.mark.parametrize("flag", ["--init", "--init-from"])
+def test_init_from_is_another_name_of_the_flag(flag: str) -> None:
+    seen: dict[str, Any] = {}
+
+    def call(**values: Any) -> None:
+        seen.update(values)
+
+    call.__signature__ = inspect.Signature(flags_of(RunSettings))  # type: ignore[attr-defined]
+    app = Typer()
+    app.command()(call)
+    assert CliRunner().invoke(app, [flag, "target"]).exit_code == 0
+    assert seen["init"] == "target"

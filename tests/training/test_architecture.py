@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 
@@ -151,6 +152,24 @@ def test_layers_of_other_widths_cannot_be_taken_over() -> None:
     config = tiny_config(head_dim=16)
     with pytest.raises(UsageError, match="--init random"):
         target_weights(tiny_drafter(config), tiny_target(), seed=0)
+
+
+class ShiftedNorm(nn.RMSNorm):
+    """Gemma's: the weight is 1 + w."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mx.fast.rms_norm(x, 1 + self.weight, self.eps)
+
+
+@pytest.mark.parametrize("part", ["input_layernorm", "post_attention_layernorm", "hidden_act"])
+def test_layers_that_compute_otherwise_under_the_same_names_cannot_be_taken_over(part: str) -> None:
+    target = tiny_target()
+    if part == "hidden_act":
+        target.text_config[part] = "gelu_pytorch_tanh"
+    else:
+        setattr(target.body.layers[-1], part, ShiftedNorm(target.hidden_size))
+    with pytest.raises(UsageError, match=r"another kind .* --init random"):
+        target_weights(tiny_drafter(), target, seed=0)
 
 
 def test_more_layers_than_the_target_has_cannot_be_taken_over() -> None:

@@ -21,7 +21,8 @@ def flags_of(settings: type[Stage]) -> list[inspect.Parameter]:
     for name, (kind, about) in settings.known().items():
         default = getattr(settings, name)
         tail = "" if default is None or "(default" in about.text else f" (default: {default})"
-        option = Option(help=about.text + tail, metavar=_metavar(kind), show_default=False)
+        names = [f"--{name.replace('_', '-')}", about.alias] if about.alias else []
+        option = Option(*names, help=about.text + tail, metavar=_metavar(kind), show_default=False)
         flags.append(
             inspect.Parameter(
                 name,
