@@ -29,6 +29,8 @@ from .initial import flat
 class Facts:
     """What the card tells: the target's name, the data, the recipe, and figures measured.
 
+    `base` is the target's name on the hub, if it has one; data and recipe are left out if empty.
+
     `figures` has a row a set, temperature and number of rows: `{"set": ..., "temperature": ...,
     "rows": ..., "acceptance_length": ..., "by_position": ..., ...}`, see `ServedSet.to_json`.
     """
@@ -37,7 +39,8 @@ class Facts:
     data: Mapping[str, Any]
     recipe: Mapping[str, Any]
     figures: Sequence[Mapping[str, Any]]
-    steps: int | None = None
+    steps: str | None = None
+    base: str | None = None
 
 
 def export(
@@ -69,17 +72,20 @@ def export(
         ours.mkdir()
         write_drafter(zlab, config, weights, mx.bfloat16)
         write(prepare(open_source(zlab), wishes, device), ours, lambda done, total: None)
-        card = model_card(name, config, facts)
-        for folder in (zlab, ours):
+        held = f"in {bits} bits" if bits else "in bfloat16"
+        if draft_tokens:
+            held += f", and it drafts from its {draft_tokens:,} most frequent tokens alone"
+        for folder, how in ((zlab, "in bfloat16"), (ours, held)):
+            card = model_card(name, config, facts, how)
             (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-def model_card(name: str, config: Mapping[str, Any], facts: Facts) -> str:
-    """The README of an exported drafter, in Markdown."""
+def model_card(name: str, config: Mapping[str, Any], facts: Facts, held: str) -> str:
+    """The README of an exported drafter, in Markdown; `held` is how the folder has its weights."""
     own = config["dflash_config"]
     lines = [
         "---",
-        f"base_model: {facts.target}",
+        *([f"base_model: {facts.base}"] if facts.base else []),
         "tags: [dflash, mlx, speculative-decoding]",
         "---",
         f"# {name}",
@@ -94,24 +100,20 @@ def model_card(name: str, config: Mapping[str, Any], facts: Facts) -> str:
         "",
         "## Figures",
         "",
-        *_figures(facts.figures),
+        *_figures(facts.figures, held),
         "",
-        "## Data",
-        "",
-        *_listed(facts.data),
-        "",
-        "## Recipe",
-        "",
-        *_listed({**facts.recipe, **({"steps done": facts.steps} if facts.steps else {})}),
-        "",
+        *_listed("Data", facts.data),
+        *_listed("Recipe", {**facts.recipe, "steps done": facts.steps}),
     ]
     return "\n".join(lines)
 
 
-def _figures(figures: Sequence[Mapping[str, Any]]) -> list[str]:
+def _figures(figures: Sequence[Mapping[str, Any]], held: str) -> list[str]:
     if not figures:
         return ["Not evaluated yet: `dflash-mlx train eval` measures, then export again."]
     lines = [
+        f"Measured of the drafter before its export: this folder has it {held}.",
+        "",
         "Acceptance length: mean accepted drafts a round, and one. By position: the share of"
         " rounds that accepted at least so many. Speeds are medians over answers, decoded with and"
         " without the drafter in turns; so is times plain, of their ratios.",
@@ -136,7 +138,8 @@ def _figures(figures: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _listed(values: Mapping[str, Any]) -> list[str]:
-    return [
-        f"- {key.replace('_', ' ')}: {value}" for key, value in values.items() if value is not None
-    ]
+def _listed(title: str, values: Mapping[str, Any]) -> list[str]:
+    """A section of those values that are known, none if there is none."""
+    known = {key.replace("_", " "): value for key, value in values.items() if value is not None}
+    lines = [f"- {key}: {value}" for key, value in known.items()]
+    return [f"## {title}", "", *lines, ""] if lines else []

@@ -7,15 +7,28 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dflash_mlx import cli
+from dflash_mlx.backend import prepare
+from dflash_mlx.commands.train import stages as stages_module
+from dflash_mlx.commands.train.app import Job
 from dflash_mlx.commands.train.flags import flags_of, parsed
 from dflash_mlx.commands.train.progress import Pace
-from dflash_mlx.errors import UsageError
-from dflash_mlx.training.settings import STAGES, EvalSettings, RunSettings
+from dflash_mlx.commands.train.stages import Stages
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.training.settings import (
+    STAGES,
+    EvalSettings,
+    PrepareSettings,
+    RunSettings,
+    gather,
+    to_json,
+)
 from tests.conftest import ROOT, RunCli
 from tests.tiny_folders import write_target
 
@@ -53,7 +66,8 @@ def test_from_nothing_to_a_drafter_that_serves(
     assert all(set(row["same_as_plain"]) == {True} for row in (greedy, sampled))
     assert all(row["times_plain"] > 0 for row in (greedy, sampled))
     card = (job / "export" / "mlx" / "README.md").read_text()
-    assert f"base_model: {target}" in card
+    assert "drafter (arXiv 2602.06036) for `target`" in card
+    assert str(tmp_path) not in card
     assert "| held out, served | 0 | 8 |" in card
     assert "| held out, served | 0.7 | 8 |" in card
     asked = ("generate", "--model", str(target), "--draft-model", str(job / "export" / "mlx"))
@@ -112,6 +126,57 @@ def test_what_cannot_be_is_said_before_anything_is_loaded(
     assert words in said
     assert said.count("\n") == 1
     assert not (tmp_path / "job").exists()
+
+
+def stages_of(folder: Path, model: str | None = None, config: Path | None = None) -> Stages:
+    return Stages(Job(model=model, folder=folder, config=config), prepare())
+
+
+def test_a_folder_is_for_one_target_once_it_is_found(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However that is spelled, and from wherever; a mistyped name binds nothing."""
+    job = tmp_path / "job"
+    with pytest.raises(DFlashError, match="no model folder typo"):
+        _ = stages_of(job, "typo").names
+    assert not job.exists()
+    monkeypatch.chdir(tmp_path)
+    assert stages_of(job, "./target").names.model_folder == target
+    monkeypatch.chdir(job)
+    for again in (None, str(target), "../target"):
+        assert stages_of(job, again).names.model_folder == target
+    with pytest.raises(UsageError, match=r"a training for .*target: choose another"):
+        stages_of(job, "smollm2-135m")
+
+
+def test_the_embedded_target_may_be_left_out_or_named(tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_text('{"model": null}')
+    assert stages_of(tmp_path, "smollm2-135m").model is stages_of(tmp_path).model is None
+    with pytest.raises(UsageError, match="a training for smollm2-135m: choose another"):
+        stages_of(tmp_path, "org/other")
+
+
+def test_the_target_is_in_memory_once(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = stages_of(tmp_path / "job", str(target))
+    alone = weakref.ref(stages.target()[0].target.model)
+    still: list[Any] = []
+    monkeypatch.setattr(stages_module, "load_pair", lambda *_: still.append(alone()))
+    stages.with_drafter(tmp_path)
+    assert still == [None]
+
+
+def test_a_recipe_that_asks_for_other_data_has_it_prepared(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    asked: dict[str, Any] = {"topics": 3, "own": 2}
+    (tmp_path / "data").mkdir()
+    manifest = {"settings": to_json(gather(PrepareSettings, asked))}
+    (tmp_path / "data" / "manifest.json").write_text(json.dumps(manifest))
+    assert stages_of(tmp_path).has_data
+    for topics in (3, 4):
+        recipe.write_text(json.dumps({"prepare": {**asked, "topics": topics}}))
+        assert stages_of(tmp_path, config=recipe).has_data == (topics == 3)
 
 
 def test_every_setting_is_a_flag_with_its_default_in_the_help() -> None:

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from dflash_mlx import cli
-from dflash_mlx.commands.train.evaluate import _prompts
+from dflash_mlx.commands.train import evaluate
+from dflash_mlx.commands.train.evaluate import _name, _prompts
 from dflash_mlx.commands.train.figures import keep_figures, read_figures
 from dflash_mlx.engine.options import Options
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.training import evaluation
 from dflash_mlx.training.evaluation import Served, ServedSet, serve
-from tests.tiny_folders import tiny_pair
+from dflash_mlx.training.settings import EvalSettings
+from tests.tiny_folders import tiny_pair, write_tiny_pair
 
 LOOP = [7, 8, 9, 10, 11, 12, 13, 14] * 3
 
@@ -115,6 +117,40 @@ def test_what_hinders_an_evaluation_is_told_before_it_begins(
     assert "Two sets of prompts are called x" in told("a/x.jsonl", "b/x.jsonl")
     assert "empty.jsonl has no prompts" in told("empty.jsonl")
     assert "figures.json is damaged" in told("a/x.jsonl")
+
+
+def test_only_what_is_held_out_is_called_that() -> None:
+    assert _name(EvalSettings()) == "held out"
+    assert _name(EvalSettings(data=[Path("x/mine.jsonl.gz"), Path("y/data")])) == "mine, data"
+
+
+def test_an_interrupted_evaluation_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sets that are done are kept; once they are asked for otherwise they are measured anew."""
+    pair, job = write_tiny_pair(tmp_path), tmp_path / "job"
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "Hi"}\n')
+    command = ["train", "eval", "--folder", str(job), "--model", str(pair.target)]
+    command += ["--draft-model", str(pair.drafter), "--prompts", str(tmp_path / "a.jsonl")]
+    command += ["--prompts", str(tmp_path / "b.jsonl"), "--max-tokens"]
+    measured: list[str] = []
+
+    def row(pair: object, settings: object, name: str, *_: object) -> list[dict[str, object]]:
+        if measured == ["a"]:
+            measured.append("stop")
+            raise KeyboardInterrupt
+        measured.append(name)
+        return [{"set": f"{name}, served", "looping": loop} for loop in (False, True)]
+
+    monkeypatch.setattr(evaluate, "_served", row)
+    assert cli.run([*command, "8"]) == 130
+    assert len(read_figures(job / "figures.json")) == 2
+    assert cli.run([*command, "8"]) == 0
+    assert "a, served, temperature 0: measured already" in capsys.readouterr().err
+    assert cli.run([*command, "9"]) == 0
+    assert measured == ["a", "stop", "b", "a", "b"]
+    assert len(read_figures(job / "figures.json")) == 4
 
 
 @pytest.mark.parametrize(

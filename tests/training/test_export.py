@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
-from dflash_mlx.commands.train.export import _figures_of
+from dflash_mlx.backend import prepare
+from dflash_mlx.commands.train.app import Job
+from dflash_mlx.commands.train.export import _figures_of, _steps, export_once
+from dflash_mlx.commands.train.export import export as export_stage
+from dflash_mlx.commands.train.stages import Stages
 from dflash_mlx.drafter import load_drafter
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.training import export as exporting
 from dflash_mlx.training.architecture import make_drafter, new_config
 from dflash_mlx.training.checkpoint import write_drafter
@@ -25,6 +31,7 @@ ROW = {"temperature": 0, "rows": 8, "acceptance_length": 1.75, "by_position": [0
 SPEEDS = {"tokens_per_second": 30.04, "plain_tokens_per_second": 20, "times_plain": 1.5}
 FACTS = Facts(
     target="tiny",
+    base="org/tiny",
     data={"conversations": 12, "blas": None},
     recipe={"layers": 1, "learning_rate": 6e-4},
     figures=[
@@ -32,7 +39,7 @@ FACTS = Facts(
         {**ROW, "set": "chat, served", "temperature": 0.7, **SPEEDS},
         {**ROW, "set": "chat, served", "looping": True},
     ],
-    steps=40,
+    steps="40",
 )
 
 
@@ -80,13 +87,16 @@ def test_the_mlx_folder_may_be_quantized_and_have_a_draft_vocabulary(
     assert len(drafter.config.draft_vocab) == 20
     assert "scales" in drafter.layers[0].mlp.gate_proj
     assert load_drafter(tmp_path / "out" / "zlab").config.draft_vocab is None
+    said = "this folder has it in 8 bits, and it drafts from its 20 most frequent tokens alone."
+    assert said in (tmp_path / "out" / "mlx" / "README.md").read_text()
+    assert said not in (tmp_path / "out" / "zlab" / "README.md").read_text()
 
 
 def test_the_card_tells_data_recipe_and_figures(trained: Path, tmp_path: Path) -> None:
     export(trained, tmp_path / "out", "tiny-dflash", FACTS, "cpu")
     for name in ("zlab", "mlx"):
         card = (tmp_path / "out" / name / "README.md").read_text()
-        assert card.startswith("---\nbase_model: tiny\n")
+        assert card.startswith("---\nbase_model: org/tiny\n")
         assert "| held out, walked | 0 | 8 | 1.75 | .50 .25 | – | – | – |" in card
         assert "| chat, served | 0.7 | 8 | 1.75 | .50 .25 | 30.0 | 20.0 | 1.50 |" in card
         assert "| chat, served, looping answers | 0 | 8 |" in card
@@ -130,3 +140,66 @@ def test_the_card_tells_figures_of_this_drafter_alone(trained: Path, tmp_path: P
     (tmp_path / "figures.json").write_text(json.dumps({"rows": rows}))
     assert _figures_of(trained, tmp_path / "figures.json") == rows[:1]
     assert _figures_of(trained, tmp_path / "none.json") == []
+
+
+@pytest.fixture
+def job(trained: Path, tmp_path: Path) -> Stages:
+    """A run from a file of conversations, whose folder holds other data that it did not use."""
+    folder, answers = tmp_path / "job", tmp_path / "talks.jsonl"
+    lines = [talk(5, 60, seed=seed).to_json() for seed in range(3)]
+    answers.write_text("".join(f"{line}\n" for line in lines))
+    (folder / "run").mkdir(parents=True)
+    trained.rename(folder / "run" / "best")
+    noted = {"data": [str(answers)], "heldout": 0.0, "layers": 1}
+    (folder / "run" / "settings.json").write_text(json.dumps(noted))
+    (folder / "data").mkdir()
+    (folder / "data" / "manifest.json").write_text('{"conversations": 99}')
+    return Stages(Job(folder=folder), prepare())
+
+
+def test_answers_and_card_are_of_the_data_that_the_run_used(job: Stages) -> None:
+    export_stage(job, {"draft_tokens": 20})
+    exported = job.place.root / "export" / "mlx"
+    assert len(load_drafter(exported).config.draft_vocab or ()) == 20
+    card = (exported / "README.md").read_text()
+    for words in ("files: talks.jsonl", "conversations: 3", "answer tokens: 180", "layers: 1"):
+        assert f"- {words}\n" in card
+    assert str(job.place.root) not in card
+
+
+def test_answers_that_are_gone_are_named(job: Stages, tmp_path: Path) -> None:
+    (tmp_path / "talks.jsonl").unlink()
+    with pytest.raises(UsageError, match=r"no .*talks.jsonl: put it back, or leave --draft-tokens"):
+        export_stage(job, {"draft_tokens": 20})
+
+
+def test_the_card_of_another_drafter_has_not_this_runs_recipe(job: Stages, tmp_path: Path) -> None:
+    (job.place.run / "best").rename(tmp_path / "other")
+    export_stage(job, {"draft_model": tmp_path / "other"})
+    card = (job.place.root / "export" / "mlx" / "README.md").read_text()
+    assert "## Figures" in card
+    assert "## Data" not in card
+    assert "## Recipe" not in card
+
+
+def test_a_best_drafter_that_is_not_the_last_has_not_its_steps(job: Stages) -> None:
+    best, last = job.place.run / "best", job.place.run / "checkpoints" / "step-0001400"
+    shutil.copytree(best, last / "drafter")
+    (last / "state.json").write_text('{"step": 1400}')
+    assert _steps(best, job.place.run) == "1,400"
+    (last / "drafter" / "config.json").write_text("{}")
+    assert _steps(best, job.place.run) == "1,400; this drafter is of an earlier one"
+
+
+def test_an_export_is_made_once_where_the_recipe_says(
+    job: Stages, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And told when the run has gone on since."""
+    job.recipe = {"export": {"output": str(tmp_path / "mine")}}
+    export_once(job)
+    export_once(job)
+    assert (tmp_path / "mine" / "zlab" / "README.md").exists()
+    assert "older" not in capsys.readouterr().err
+    os.utime(tmp_path / "mine" / "zlab" / "config.json", (0, 0))
+    export_once(job)
+    assert "mine is older than" in capsys.readouterr().err

@@ -94,7 +94,7 @@ def train(
         return
     backend = prepare()
     from .evaluate import evaluate
-    from .export import export
+    from .export import export_once
     from .prepare import prepare_data
     from .run import run
     from .stages import Stages
@@ -104,8 +104,7 @@ def train(
         prepare_data(stages, {})
     run(stages, {})
     evaluate(stages, {})
-    if not stages.is_exported:
-        export(stages, {})
+    export_once(stages)
 
 
 @stage("prepare")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +14,14 @@ from ...benchmark import strata
 from ...engine.options import Options, Sampling
 from ...errors import DFlashError, UsageError
 from ...pair import Pair
-from ...training.checkpoint import checkpoints
-from ...training.conversations import Conversation, read_conversations
-from ...training.corpus import HELDOUT, fingerprint, read_corpus
+from ...training.conversations import Conversation, digest, read_conversations
+from ...training.corpus import HELDOUT, fingerprint
 from ...training.evaluation import ServedSet, first_prompts, serve, walked_like_served
 from ...training.prompts import read_prompts
-from ...training.run import greedy, settle, summarize
-from ...training.settings import EvalSettings, RunSettings, gather
-from ...training.walking import Walker
-from .figures import keep_figures, read_figures
+from ...training.run import greedy, summarize
+from ...training.settings import EvalSettings, gather
+from ...training.walking import Acceptance, Walker
+from .figures import is_measured, keep_figures, read_figures
 from .progress import Pace, acceptance_line, say
 from .stages import Stages
 
@@ -28,36 +31,69 @@ Messages = list[dict[str, str]]
 
 
 def evaluate(stages: Stages, given: dict[str, Any]) -> None:
-    """Measure, print, and keep the figures for the model card."""
+    """Measure, print, and keep the figures of each set as soon as it is done.
+
+    What is measured already is not measured again, so the same command goes on after Ctrl-C.
+    """
     settings = gather(EvalSettings, stages.section("eval"), given)
     asked = _sets(settings)
     read_figures(stages.place.figures)  # a damaged file is told before anything is measured
     drafter = settings.draft_model or stages.best()
     pair = stages.with_drafter(drafter)
-    rows = pair.block_size(Options(block_size=settings.block_size))
-    figures = []
     talks = [] if asked else _heldout(stages, settings, pair)
+    sets = {name: [pair.encode(pair.render(one)) for one in asked[name]] for name in asked}
     if talks:
-        assert pair.drafter is not None
-        walker = Walker(pair.target, pair.drafter, pair.stop_tokens, settings.block_size)
-        walked = walker.walk_all(greedy(talks))
-        say(f"walked: {acceptance_line(walked)} · anchor_accept {walked.anchor_accept:.2f}")
-        figures.append({"set": "held out, walked", "temperature": 0.0, **summarize(walked)})
-    sets = (
-        {name: [pair.encode(pair.render(one)) for one in asked[name]] for name in asked}
-        if asked
-        else {"held out": first_prompts(talks)[: settings.serve]}
-    )
-    for name, prompts in sets.items():
-        for temperature in settings.temperature or [0.0]:
-            if prompts:
-                figures += _served(pair, settings, name, prompts, temperature)
-    if not figures:
+        sets = {_name(settings): first_prompts(talks)[: settings.serve]}
+    walk = greedy(talks)
+    if not walk and not any(sets.values()):
         raise DFlashError(
             "Nothing is held out to evaluate on: name conversations as --data, or --prompts."
         )
-    whose = {"drafter": fingerprint(drafter), "rows": rows}
-    keep_figures(stages.place.figures, [{**whose, **row} for row in figures])
+    ran = pair.configuration
+    how = [fingerprint(stages.names.model_folder), ran.target_dtype, ran.device, ran.blas]
+    whose = {
+        "drafter": fingerprint(drafter),
+        "rows": pair.block_size(Options(block_size=settings.block_size)),
+    }
+    if walk:
+        row = {**whose, "set": f"{_name(settings)}, walked", "temperature": 0.0}
+        _keep(stages, row, [how, digest(walk)], partial(_walked, pair, settings, walk))
+    for name, prompts in sets.items():
+        for temperature in (settings.temperature or [0.0]) if prompts else []:
+            row = {**whose, "set": f"{name}, served", "temperature": temperature}
+            asking = [how, settings.max_tokens, settings.seed, settings.plain, prompts]
+            serving = partial(_served, pair, settings, name, prompts, temperature)
+            _keep(stages, row, asking, serving)
+
+
+def _keep(
+    stages: Stages,
+    row: dict[str, Any],
+    asked: list[Any],
+    measure: Callable[[], list[dict[str, Any]]],
+) -> None:
+    """Measure what `row` says, and keep it, unless the same was measured as the same was asked."""
+    file = stages.place.figures
+    row["asked"] = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+    if is_measured(file, row):
+        what = f"{row['set']}, temperature {row['temperature']:g}"
+        say(f"{what}: measured already; to measure anew, delete {file}")
+    else:
+        keep_figures(file, [{**row, **figures} for figures in measure()])
+
+
+def _walked(pair: Pair, settings: EvalSettings, talks: list[Conversation]) -> list[dict[str, Any]]:
+    """Walk conversations and tell how it went."""
+    assert pair.drafter is not None
+    walker = Walker(pair.target, pair.drafter, pair.stop_tokens, settings.block_size)
+    total, pace = Acceptance(), Pace()
+    pace.due(0)
+    for done, talk in enumerate(talks, 1):
+        total.add(walker.walk(talk))
+        if pace.due(done):
+            say(f"walked {done} of {len(talks)} conversations{pace.left(done, len(talks))}")
+    say(f"walked: {acceptance_line(total)} · anchor_accept {total.anchor_accept:.2f}")
+    return [summarize(total)]
 
 
 def _served(
@@ -85,8 +121,13 @@ def _served(
             figures.append({**row, **part.to_json()})
             _tell(figures[-1], part)
     if not temperature:
-        rows, limit = settings.block_size, settings.max_tokens
-        alike = list(walked_like_served(pair, answers.answers, rows, limit))
+        alike, pace = list[bool](), Pace()
+        pace.due(0)
+        rows, limit, total = settings.block_size, settings.max_tokens, len(answers.answers)
+        for same in walked_like_served(pair, answers.answers, rows, limit):
+            alike.append(same)
+            if pace.due(len(alike)):
+                say(f"walked {len(alike)} of {total} answers{pace.left(len(alike), total)}")
         say(f"  walked in the same rounds as served: {sum(alike)} of {len(alike)} answers")
         figures = [{**row, "walked_like_served": sum(alike) / len(alike)} for row in figures]
     return figures
@@ -115,16 +156,12 @@ def _heldout(stages: Stages, settings: EvalSettings, pair: Pair) -> list[Convers
             file = path / HELDOUT if path.is_dir() else path
             talks += read_conversations(file, pair.target.vocab_rows)
         return talks[: settings.conversations]
-    noted = settle(stages.place.run) if checkpoints(stages.place.run) else RunSettings()
-    corpus = read_corpus(
-        noted.data or [stages.place.data],
-        pair.target.vocab_rows,
-        "",
-        heldout=noted.heldout,
-        max_length=noted.max_length,
-        keep_loops=noted.keep_loops,
-    )
-    return corpus.heldout[: settings.conversations]
+    return stages.corpus(pair.target.vocab_rows).heldout[: settings.conversations]
+
+
+def _name(settings: EvalSettings) -> str:
+    """What conversations that are walked are called: files that are named go by their names."""
+    return ", ".join(path.name.split(".")[0] for path in settings.data or []) or "held out"
 
 
 def _sets(settings: EvalSettings) -> dict[str, list[Messages]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ def read_figures(path: Path) -> list[dict[str, Any]]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DFlashError(f"{path} is damaged: delete it, and evaluate again what it told.")
     return rows
+
+
+def is_measured(path: Path, row: Mapping[str, Any]) -> bool:
+    """Whether the file has what `row` is to be of, and the very same was `asked`."""
+    names = (*SAME, "asked")
+    return any(all(old.get(name) == row[name] for name in names) for old in read_figures(path))
 
 
 def keep_figures(path: Path, rows: list[dict[str, Any]]) -> None:

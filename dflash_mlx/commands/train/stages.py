@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ...backend import Backend
 from ...errors import DFlashError, UsageError
+from ...hub.embedded import NAME
 from ...hub.pairs import PairFolders, resolve_pair
 from ...model_folder import read_json
 from ...pair import Pair, load_pair
 from ...training.checkpoint import DRAFTER, checkpoints
-from ...training.corpus import MANIFEST, fingerprint
-from ...training.settings import read_recipe
+from ...training.corpus import MANIFEST, Corpus, fingerprint, read_corpus, read_manifest
+from ...training.settings import PrepareSettings, RunSettings, gather, read_recipe, to_json
 from ..loading import setup_progress, silence_libraries
 from .app import Job
 from .progress import say
@@ -43,6 +46,11 @@ class Place:
         """What `eval` measured."""
         return self.root / "figures.json"
 
+    @property
+    def note(self) -> Path:
+        """Which target the folder is for."""
+        return self.root / "train.json"
+
 
 class Stages:
     """What the stages of one call share: the place, the recipe, and the target, loaded once."""
@@ -52,49 +60,75 @@ class Stages:
         self.recipe = read_recipe(job.config) if job.config else {}
         self.backend = backend
         self._dtype = job.dtype
-        self._model = self._remembered(job.model)
+        self.model = self._remembered(job.model)
         self._loaded: tuple[Pair, str] | None = None
 
-    @property
-    def model(self) -> str | None:
-        """The target's name; None is the embedded one."""
-        return self._model
+    @cached_property
+    def names(self) -> PairFolders:
+        """The target's folder. Once it is found, the training's folder is for no other target."""
+        silence_libraries()
+        with setup_progress() as tell:
+            names = resolve_pair(self.model, None, tell)
+        self.place.root.mkdir(parents=True, exist_ok=True)
+        self.place.note.write_text(json.dumps({"model": self.model}) + "\n", encoding="utf-8")
+        return names
 
     def target(self) -> tuple[Pair, str]:
         """The target, without a drafter, and its fingerprint."""
         if self._loaded is None:
-            silence_libraries()
-            with setup_progress() as tell:
-                names = resolve_pair(self._model, None, tell)
-            pair = load_pair(names, self._dtype, self.backend)
-            self._loaded = pair, fingerprint(names.model_folder)
+            pair = load_pair(self.names, self._dtype, self.backend)
+            self._loaded = pair, fingerprint(self.names.model_folder)
             for note in pair.configuration.notes:
                 say(f"note: {note}")
         return self._loaded
 
     def with_drafter(self, folder: Path) -> Pair:
-        """The target with the drafter in a folder."""
-        silence_libraries()
-        names = resolve_pair(self._model, None)
+        """The target with the drafter in a folder; the target alone is dropped before."""
         both = PairFolders(
-            names.model,
-            names.model_folder,
+            self.names.model,
+            self.names.model_folder,
             str(folder),
             folder,
-            thinking=names.thinking,
+            thinking=self.names.thinking,
             chosen=True,
         )
+        self._loaded = None
+        gc.collect()  # a large model fits once
         return load_pair(both, self._dtype, self.backend)
 
     @property
     def has_data(self) -> bool:
-        """Whether there is something to train on."""
-        return (self.place.data / MANIFEST).exists() or "data" in self.section("run")
+        """Whether there is what to train on: named, or prepared as the recipe asks for."""
+        if "data" in self.section("run") or self.noted.get("data"):
+            return True
+        if not (self.place.data / MANIFEST).exists():
+            return False
+        done = read_manifest(self.place.data).get("settings", {})
+        asked = to_json(gather(PrepareSettings, self.section("prepare")))
+        return all(done.get(name) == asked[name] for name in self.section("prepare"))
 
     @property
-    def is_exported(self) -> bool:
-        """Whether there is an export in its usual place."""
-        return (self.place.root / "export").exists()
+    def noted(self) -> dict[str, Any]:
+        """What the run was begun with; empty where there is none."""
+        note = self.place.run / "settings.json"
+        return read_json(note) if note.exists() else {}
+
+    @property
+    def data(self) -> list[Path]:
+        """The files and folders that the run was trained on."""
+        return gather(RunSettings, self.noted).data or [self.place.data]
+
+    def corpus(self, vocabulary: int) -> Corpus:
+        """The conversations of the run, on the sides that it had them."""
+        settings = gather(RunSettings, self.noted)
+        return read_corpus(
+            self.data,
+            vocabulary,
+            "",
+            heldout=settings.heldout,
+            max_length=settings.max_length,
+            keep_loops=settings.keep_loops,
+        )
 
     def best(self) -> Path:
         """The run's best drafter, else its last. Raises DFlashError where there is none."""
@@ -111,13 +145,19 @@ class Stages:
 
     def _remembered(self, model: str | None) -> str | None:
         """The model that the folder was begun with; a different one is an error."""
-        note = self.place.root / "train.json"
-        known = read_json(note)["model"] if note.exists() else model
-        if model is not None and model != known:
+        if not self.place.note.exists():
+            return _spelled(model)
+        known = _spelled(read_json(self.place.note)["model"])
+        if model is not None and _spelled(model) != known:
             raise UsageError(
-                f"{self.place.root} holds a training for {known or 'smollm2-135m'}: choose another"
-                " --folder."
+                f"{self.place.root} holds a training for {known or NAME}: choose another --folder."
             )
-        self.place.root.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps({"model": known}) + "\n", encoding="utf-8")
-        return cast("str | None", known)
+        return known
+
+
+def _spelled(model: str | None) -> str | None:
+    """The one spelling of a target: a whole path, a hub name, or None for the embedded one."""
+    if model is None or model == NAME:
+        return None
+    folder = Path(model).expanduser()
+    return str(folder.resolve()) if folder.is_dir() else model
