@@ -137,7 +137,7 @@ def test_a_dflash_2_made_of_a_drafter_is_resumed_to_the_last_bit(tmp_path: Path)
         for reports in (whole, [*stopped, *resumed])
     ]
     assert figures[0] == figures[1]
-    assert all(chosen is not None and chosen > 0 for _, chosen, _ in figures[0])
+    assert sum(chosen or 0 for _, chosen, _ in figures[0]) > 0
     assert list(begun(tmp_path / "third", settings).begin().weights) == list(
         begun(tmp_path / "whole", settings).begin().weights
     )

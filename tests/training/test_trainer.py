@@ -12,13 +12,15 @@ import pytest
 
 from dflash_mlx.drafter import Drafter
 from dflash_mlx.target.model import Target
-from dflash_mlx.training.conversations import Conversation, conversation
+from dflash_mlx.training.blocks import Batch
+from dflash_mlx.training.conversations import Conversation, Ids, conversation
 from dflash_mlx.training.features import OnlineFeatures
 from dflash_mlx.training.forward import hidden_states
 from dflash_mlx.training.heads import TrainingHead, frequent_tokens
 from dflash_mlx.training.initial import Weights, nested, random_weights
+from dflash_mlx.training.loss import Losses
 from dflash_mlx.training.settings import RunSettings
-from dflash_mlx.training.trainer import NotFinite, Trainer, learning_rate
+from dflash_mlx.training.trainer import Clock, NotFinite, Trainer, learning_rate
 from tests.training.conftest import Lesson
 from tests.training.tiny import MASK, VOCABULARY, served, talk, tiny_config, tiny_target
 
@@ -51,12 +53,75 @@ def test_one_answer_is_learnt_until_whole_blocks_are_accepted_in_the_engine(
     assert sum(accepted) / len(accepted) + 1 >= 0.95 * 8
 
 
-def test_an_untrained_drafter_costs_about_ln_of_the_vocabulary() -> None:
-    """Far less would be a label that leaks, far more a head that is not the target's."""
+def test_an_untrained_drafter_guesses_worse_than_evenly() -> None:
+    """Better would be a label that leaks, far worse a head that insists."""
+    assert 0 < trainer().step().loss - math.log(VOCABULARY) < 3
+
+
+def test_a_label_that_leaks_would_be_seen_before_anything_is_learnt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Blocks of labels instead of masks: that is what the test above is for."""
+
+    def leaking(batch: Batch, mask: int) -> Ids:
+        anchors = np.take_along_axis(batch.tokens, batch.anchors, axis=1)[..., None]
+        return np.concatenate([anchors, batch.labels], axis=-1)
+
+    monkeypatch.setattr(Batch, "blocks", leaking)
+    assert trainer().step().loss < 1
+
+
+def test_two_steps_are_those_of_adamw_with_clipped_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Written out: (1 - rate decay) w - rate m' / (sqrt(v') + eps), at a rate that rises."""
+    asked = {"learning_rate": 4e-3, "warmup": 0.4, "clip": 0.5, "weight_decay": 0.1}
+    one, seen = trainer(replace(SETTINGS, steps=10, **asked)), list[tuple[Losses, Weights]]()
+    gradients = one.gradients
+
+    def watched(batch: Batch, clock: Clock) -> tuple[Losses, Weights]:
+        seen.append(gradients(batch, clock))
+        return seen[-1]
+
+    monkeypatch.setattr(one, "gradients", watched)
+    weights = {name: np.array(array, np.float64) for name, array in one.weights.items()}
+    first, second = ({name: 0 * array for name, array in weights.items()} for _ in "mv")
+    for number, rate in ((1, 1e-3), (2, 2e-3)):
+        report = one.step()
+        sums, found = seen[-1]
+        mean = {name: np.array(g, np.float64) / sums.weight for name, g in found.items()}
+        norm = math.sqrt(sum((g**2).sum() for g in mean.values()))
+        assert norm > 0.5
+        assert report.gradient_norm == pytest.approx(norm, rel=1e-5)
+        assert report.learning_rate == pytest.approx(rate)
+        for name, gradient in mean.items():
+            clipped = gradient * 0.5 / norm
+            first[name] = 0.9 * first[name] + 0.1 * clipped
+            second[name] = 0.999 * second[name] + 0.001 * clipped**2
+            m, v = first[name] / (1 - 0.9**number), second[name] / (1 - 0.999**number)
+            weights[name] = weights[name] * (1 - rate * 0.1) - rate * m / (np.sqrt(v) + 1e-8)
+    for name, weight in weights.items():
+        np.testing.assert_allclose(one.weights[name], weight, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_alpha_is_the_least_chance_of_a_row() -> None:
+    """At 1 every row is taken for right, so the row with n behind and with it weighs n."""
+    one = trainer(replace(SETTINGS, alpha=1.0))
+    batch = next(one._batches)
+    rows = batch.valid.sum(axis=-1)
+    assert one.gradients(batch, Clock())[0].weight == (rows * (rows + 1) / 2).sum()
+
+
+def test_weights_too_large_for_the_passes_are_not_kept() -> None:
     target = tiny_target()
-    target.body.embed_tokens.weight *= 0.2
-    target.body.norm.weight *= 0.2
-    assert trainer(target=target).step().loss == pytest.approx(math.log(VOCABULARY), abs=0.1)
+    target.model.set_dtype(mx.float16)
+    one = trainer(replace(SETTINGS, learning_rate=1e6, warmup=0.0), target=target)
+    one.drafter.set_dtype(mx.float16)
+    before = dict(one.weights)
+    with pytest.raises(NotFinite, match=r"Step 1: a weight .*float16"):
+        one.step()
+    assert one.step_number == 0
+    assert all(mx.array_equal(one.weights[name], before[name]) for name in before)
 
 
 def test_the_loss_falls() -> None:
