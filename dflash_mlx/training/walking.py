@@ -105,8 +105,8 @@ class Walker:
             right = self._matches(item, taps, anchors, whole).tolist()
             total.matches += right
             short: dict[int, int] = {}
-            for rows in range(2, whole) if last else ():
-                if begin <= (anchor := last - 1 - rows) < end - 1:
+            for rows in range(2, whole):
+                if last and begin <= (anchor := last - 1 - rows) < end - 1:
                     only = np.array([anchor], np.int32)
                     short[rows] = int(self._matches(item, taps, only, rows)[0])
             self._rounds(total, begin, end, last, right, short)
