@@ -43,11 +43,8 @@ def settings(**changes: object) -> PrepareSettings:
 def test_conversations_of_another_kind_do_not_join(
     pair: Pair, tmp_path: Path, changes: dict[str, Any], identity: str, words: str
 ) -> None:
+    next(Prepare(pair, settings(), tmp_path, "tiny").run())
     (tmp_path / "written.jsonl").write_text(WRITTEN_LINE)
-    dtype = pair.configuration.target_dtype
-    note = {"target": "tiny", "dtype": dtype, "thinking": None, "temperature": 0.7}
-    note |= {"system": None, "turns": 3, "length": 80, "long_length": 2048}
-    (tmp_path / "begun.json").write_text(json.dumps(note))
     assert next(Prepare(pair, settings(), tmp_path, "tiny").run()).done == 1
     with pytest.raises(UsageError, match="another --folder") as caught:
         next(Prepare(pair, settings(**changes), tmp_path, identity).run())

@@ -241,8 +241,8 @@ def test_a_stage_tells_of_each_pass_and_stops_behind_any(pair: Pair, tmp_path: P
 
 
 def test_more_can_be_asked_for_later(pair: Pair, tmp_path: Path) -> None:
-    prepared(pair, tmp_path, settings(topics=2))
-    more = settings(short_prompts(tmp_path, 1), topics=3, own=1, slots=2, heldout=0.5)
+    prepared(pair, tmp_path, settings(topics=2, length=150))
+    more = settings(short_prompts(tmp_path, 1), topics=3, own=1, length=150, slots=2, heldout=0.5)
     _, reports = prepared(pair, tmp_path, more)
     assert (reports[0].done, reports[-1].done) == (2, 5)
 
@@ -325,7 +325,7 @@ def test_the_manifest_says_whether_the_target_reasoned(
 ) -> None:
     """As it was asked for, else as the pair has it: a drafter is served in the mode of its data."""
     target = switching_pair(tmp_path / "target", known)
-    chosen = settings(short_prompts(tmp_path, 1), own=1, thinking=asked, slots=2)
+    chosen = settings(short_prompts(tmp_path, 1), own=1, thinking=asked, length=150)
     talks, _ = prepared(target, tmp_path / "data", chosen)
     assert len(talks) == 2
     for talk in talks:
