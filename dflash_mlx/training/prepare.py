@@ -67,9 +67,8 @@ class Prepare:
         self._identity = identity
         self._path = folder / WRITTEN
         self._settings, self.notes = _within(settings, pair.target.context_limit)
-        self._temperature = settings.temperature
-        if self._temperature is None:
-            self._temperature = pair.defaults.temperature or _TEMPERATURE
+        default = pair.defaults.temperature or _TEMPERATURE
+        self._temperature = default if settings.temperature is None else settings.temperature
         self._thinking = pair.thinking if settings.thinking is None else settings.thinking
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[PrepareReport]:
@@ -163,7 +162,8 @@ def _within(
         for name in over
         if name == "length" or settings.long_share
     )
-    return replace(settings, **dict.fromkeys(over, limit)), notes
+    within: dict[str, Any] = dict.fromkeys(over, limit)
+    return replace(settings, **within), notes
 
 
 def _record(written: Written) -> dict[str, Any]:

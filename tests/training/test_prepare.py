@@ -155,7 +155,8 @@ def test_a_slot_that_ends_takes_the_next_conversation_at_once(
     texts = ["a", *(letter * 41 for letter in "bcdef")]
     path = prompts_file(tmp_path, *({"text": text} for text in texts))
     shortest = len(pair.encode(pair.render([{"role": "user", "content": "a"}])))
-    rows, step = [], Slots.step
+    rows: list[int] = []
+    step = Slots.step
 
     def noted(slots: Slots, tokens: Sequence[int]) -> mx.array:
         rows.append(len(tokens))
@@ -234,7 +235,8 @@ def test_an_interrupted_stage_goes_on_and_repeats_nothing(pair: Pair, tmp_path: 
 
 def test_a_stage_tells_of_each_pass_and_stops_behind_any(pair: Pair, tmp_path: Path) -> None:
     """Nobody waits for a conversation to end."""
-    chosen, seen = settings(topics=2, slots=2), []
+    chosen = settings(topics=2, slots=2)
+    seen: list[tuple[int, int]] = []
     for report in Prepare(pair, chosen, tmp_path, "tiny").run(lambda: len(seen) == 6):
         seen.append((report.done, report.answer_tokens))
     assert seen == [(0, 0), (0, 0), (0, 0), (0, 2), (0, 4), (0, 6)]  # two prefills, three passes
