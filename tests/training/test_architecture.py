@@ -24,7 +24,7 @@ from dflash_mlx.training.architecture import (
 )
 from dflash_mlx.training.checkpoint import write_drafter
 from dflash_mlx.training.initial import flat, nested, random_weights, target_weights
-from dflash_mlx.training.settings import RunSettings
+from dflash_mlx.training.settings import RunSettings, gather
 from tests.tiny_folders import MASK, tiny_pair
 from tests.training.tiny import TAPS, tiny_config, tiny_drafter, tiny_target
 
@@ -79,8 +79,9 @@ def test_a_new_drafter_takes_its_widths_from_the_target(tmp_path: Path) -> None:
     ],
 )
 def test_a_setting_of_the_shape_reaches_the_drafter(setting: str, value: object, key: str) -> None:
-    configs = [new_config(tiny_pair(), RunSettings(**given)) for given in ({setting: value}, {})]
-    given, default = ({**config, **config.pop("dflash_config")} for config in configs)
+    every = [gather(RunSettings, changes) for changes in ({setting: value}, {})]
+    configs = [new_config(tiny_pair(), settings) for settings in every]
+    given, default = ({**config.pop("dflash_config"), **config} for config in configs)
     assert given[key] == value
     assert [name for name in given if given[name] != default[name]] == [key]
 
