@@ -7,6 +7,7 @@ import re
 import pytest
 
 from dflash_mlx.benchmark import strata
+from dflash_mlx.training.conversations import read_conversations
 from dflash_mlx.training.prompts import make_plans, read_prompts
 from dflash_mlx.training.settings import PrepareSettings, RunSettings, gather, read_recipe
 from tests.conftest import ROOT
@@ -31,7 +32,12 @@ def test_the_recipe_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = read_recipe(HERE / "recipe.yaml")
     plans = make_plans(gather(PrepareSettings, recipe["prepare"], {}), 0.7)
     assert {plan.prompt.turns[0] for plan in plans} == set(QUESTIONS)
-    assert (ROOT / gather(RunSettings, recipe["run"], {}).init / "config.json").exists()
+    run = gather(RunSettings, recipe["run"], {})
+    assert (ROOT / run.init / "config.json").exists()
+    [data] = run.data or []
+    talks = read_conversations(data, vocabulary=49152)
+    assert len({talk.prompt for talk in talks}) > 4000
+    assert sum(int(talk.assistant.sum()) for talk in talks) > 400_000
 
 
 @pytest.mark.parametrize("kind", strata.FILES)
