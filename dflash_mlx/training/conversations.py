@@ -73,7 +73,9 @@ def read_conversations(path: Path, vocabulary: int | None = None) -> list[Conver
     With `vocabulary`, ids must be below it.
     """
     conversations = []
-    for number, line in numbered_lines(path, "the conversations to train on"):
+    for number, line in numbered_lines(
+        path, "the conversations to train on, or have `train prepare` write some"
+    ):
         try:
             item = _conversation(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):

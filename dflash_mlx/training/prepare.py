@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import DFlashError
 from ..pair import Pair
 from .begun import begun_with, note_begun, refuse_change
 from .blocks import valid_anchors
@@ -124,7 +125,16 @@ class Prepare:
         whole = content[: content.rfind(b"\n") + 1]
         if len(whole) < len(content):
             os.truncate(self._path, len(whole))
-        return [json.loads(line) for line in whole.splitlines()]
+        records = []
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                raise DFlashError(
+                    f"{self._path}, line {number} is damaged: take it out, and its conversation is"
+                    " had anew."
+                ) from None
+        return records
 
     def _write_sides(self, records: list[dict[str, Any]], left_out: int) -> None:
         """Drop repeats and what gives no anchor, hold some out, and say whose work it is."""

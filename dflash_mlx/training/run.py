@@ -81,9 +81,10 @@ def settle(folder: Path, *layers: Mapping[str, Any]) -> RunSettings:
         now = to_json(settings)
         other = [n for n, v in noted.items() if n not in CHANGEABLE and now.get(n) != v]
         if other:
+            begun_with = ", ".join(f"{name} {json.dumps(noted[name])}" for name in other)
             raise UsageError(
-                f"The run in {folder} was begun with another {', '.join(other)}: leave the setting"
-                " out to go on with it, or choose another folder."
+                f"The run in {folder} was begun with {begun_with}: leave the setting out to go on"
+                " with it, or choose another folder."
             )
     return settings
 

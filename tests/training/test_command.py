@@ -145,12 +145,15 @@ def test_a_folder_is_for_one_target_once_it_is_found(
     monkeypatch.chdir(job)
     for again in (None, str(target), "../target"):
         assert stages_of(job, again).names.model_folder == target
+    assert stages_of(job, "smollm2-135m").model is None  # nothing came of the first one yet
+    (job / "data").mkdir()
     with pytest.raises(UsageError, match=r"a training for .*target: choose another"):
         stages_of(job, "smollm2-135m")
 
 
 def test_the_embedded_target_may_be_left_out_or_named(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"model": null}')
+    (tmp_path / "run").mkdir()
     assert stages_of(tmp_path, "smollm2-135m").model is stages_of(tmp_path).model is None
     with pytest.raises(UsageError, match="a training for smollm2-135m: choose another"):
         stages_of(tmp_path, "org/other")

@@ -233,6 +233,12 @@ def test_an_interrupted_stage_goes_on_and_repeats_nothing(pair: Pair, tmp_path: 
     assert reports[-1].answer_tokens == sum(talk.assistant.sum() for talk in talks)
 
 
+def test_a_damaged_line_of_what_is_written_is_named(pair: Pair, tmp_path: Path) -> None:
+    (tmp_path / "written.jsonl").write_text('{"key": "1\n{"key": "2"}\n')
+    with pytest.raises(DFlashError, match=r"written\.jsonl, line 1 is damaged: take it out"):
+        prepared(pair, tmp_path, settings(short_prompts(tmp_path, 2)))
+
+
 def test_a_stage_tells_of_each_pass_and_stops_behind_any(pair: Pair, tmp_path: Path) -> None:
     """Nobody waits for a conversation to end."""
     chosen = settings(topics=2, slots=2)

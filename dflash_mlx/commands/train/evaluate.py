@@ -47,7 +47,8 @@ def evaluate(stages: Stages, given: dict[str, Any]) -> None:
     walk = greedy(talks)
     if not walk and not any(sets.values()):
         raise DFlashError(
-            "Nothing is held out to evaluate on: name conversations as --data, or --prompts."
+            "Nothing is held out to evaluate on: have more conversations or a larger --heldout in"
+            " `train prepare`, or name some as --data or --prompts."
         )
     ran = pair.configuration
     how = [fingerprint(stages.names.model_folder), ran.target_dtype, ran.device, ran.blas]

@@ -149,6 +149,8 @@ class Stages:
             return _spelled(model)
         known = _spelled(read_json(self.place.note)["model"])
         if model is not None and _spelled(model) != known:
+            if not (self.place.data.exists() or self.place.run.exists()):
+                return _spelled(model)  # nothing came of the first try
             raise UsageError(
                 f"{self.place.root} holds a training for {known or NAME}: choose another --folder."
             )
