@@ -69,12 +69,18 @@ class EvalReport:
         return self.heldout if self.heldout.accepted else self.train
 
 
+def noted_settings(folder: Path) -> dict[str, Any]:
+    """What the run in `folder` was begun with; empty where there is none."""
+    note = folder / "settings.json"
+    return read_json(note) if note.exists() else {}
+
+
 def settle(folder: Path, *layers: Mapping[str, Any]) -> RunSettings:
     """The settings of the run in `folder`: those noted there, then `layers`, later ones winning.
 
     Raises UsageError where a run that is under way would change what it was begun with.
     """
-    noted = read_json(folder / "settings.json") if (folder / "settings.json").exists() else {}
+    noted = noted_settings(folder)
     begun = bool(checkpoints(folder))
     settings = gather(RunSettings, noted if begun else {}, *layers)
     if begun:

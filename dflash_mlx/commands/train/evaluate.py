@@ -22,7 +22,7 @@ from ...training.run import greedy, summarize
 from ...training.settings import EvalSettings, gather
 from ...training.walking import Acceptance, Walker
 from .figures import is_measured, keep_figures, read_figures
-from .progress import Pace, acceptance_line, say
+from .progress import acceptance_line, paced, say
 from .stages import Stages
 
 KINDS = strata.FILES.keys() - {"long-context"}
@@ -87,12 +87,9 @@ def _walked(pair: Pair, settings: EvalSettings, talks: list[Conversation]) -> li
     """Walk conversations and tell how it went."""
     assert pair.drafter is not None
     walker = Walker(pair.target, pair.drafter, pair.stop_tokens, settings.block_size)
-    total, pace = Acceptance(), Pace()
-    pace.due(0)
-    for done, talk in enumerate(talks, 1):
-        total.add(walker.walk(talk))
-        if pace.due(done):
-            say(f"walked {done} of {len(talks)} conversations{pace.left(done, len(talks))}")
+    total = Acceptance()
+    for walk in paced(map(walker.walk, talks), len(talks), "walked", " conversations"):
+        total.add(walk)
     say(f"walked: {acceptance_line(total)} · anchor_accept {total.anchor_accept:.2f}")
     return [summarize(total)]
 
@@ -108,13 +105,8 @@ def _served(
         seed=settings.seed,
         block_size=settings.block_size,
     )
-    answers, pace = ServedSet(), Pace()
-    pace.due(0)
-    for one in serve(pair, prompts, options, settings.plain):
-        answers.answers.append(one)
-        done = len(answers.answers)
-        if pace.due(done):
-            say(f"served {done} of {len(prompts)}{pace.left(done, len(prompts))}")
+    served = serve(pair, prompts, options, settings.plain)
+    answers = ServedSet(list(paced(served, len(prompts), "served")))
     figures = []
     for part, looping in zip(answers.apart(), (False, True), strict=True):
         if part.answers:
@@ -122,13 +114,8 @@ def _served(
             figures.append({**row, **part.to_json()})
             _tell(figures[-1], part)
     if not temperature:
-        alike, pace = list[bool](), Pace()
-        pace.due(0)
-        rows, limit, total = settings.block_size, settings.max_tokens, len(answers.answers)
-        for same in walked_like_served(pair, answers.answers, rows, limit):
-            alike.append(same)
-            if pace.due(len(alike)):
-                say(f"walked {len(alike)} of {total} answers{pace.left(len(alike), total)}")
+        walks = walked_like_served(pair, answers.answers, settings.block_size, settings.max_tokens)
+        alike = list(paced(walks, len(answers.answers), "walked", " answers"))
         say(f"  walked in the same rounds as served: {sum(alike)} of {len(alike)} answers")
         figures = [{**row, "walked_like_served": sum(alike) / len(alike)} for row in figures]
     return figures

@@ -5,11 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
 
 from ...training.walking import Acceptance
+
+Item = TypeVar("Item")
 
 _SECONDS = 5.0
 """How often a line on progress is printed."""
@@ -59,6 +62,16 @@ class Pace:
         if seconds < 5400:
             return f" · about {seconds / 60:.0f} min left"
         return f" · about {seconds / 3600:.1f} h left"
+
+
+def paced(items: Iterable[Item], total: int, verb: str, noun: str = "") -> Iterator[Item]:
+    """The items, each as it is done; now and then a line says how many of `total` are."""
+    pace = Pace()
+    pace.due(0)
+    for done, item in enumerate(items, 1):
+        if pace.due(done):
+            say(f"{verb} {done} of {total}{noun}{pace.left(done, total)}")
+        yield item
 
 
 @contextmanager

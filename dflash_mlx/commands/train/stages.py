@@ -17,6 +17,7 @@ from ...model_folder import read_json
 from ...pair import Pair, load_pair
 from ...training.checkpoint import DRAFTER, checkpoints
 from ...training.corpus import MANIFEST, Corpus, fingerprint, read_corpus, read_manifest
+from ...training.run import noted_settings
 from ...training.settings import PrepareSettings, RunSettings, gather, read_recipe, to_json
 from ..loading import setup_progress, silence_libraries
 from .app import Job
@@ -110,8 +111,7 @@ class Stages:
     @property
     def noted(self) -> dict[str, Any]:
         """What the run was begun with; empty where there is none."""
-        note = self.place.run / "settings.json"
-        return read_json(note) if note.exists() else {}
+        return noted_settings(self.place.run)
 
     @property
     def data(self) -> list[Path]:
