@@ -17,8 +17,10 @@ With less, chance alone now and then makes a drafter that pays a little look lik
 """
 _SURPRISE = 3e-4
 """The text has changed where chance would bring so many wrong first drafts in a row this seldom."""
-_FIRST = 2.0
-"""How many observations of the first draft the prior is worth."""
+_HOPE = 8.0
+"""How many observations of the first draft the prior is worth: a few wrong drafts are chance."""
+_HOPE_AGAIN = 2.0
+"""And after a pause, when it is known that they were not."""
 _NEXT = 8.0
 """How many observations of a draft the estimate for the draft before it is worth."""
 
@@ -33,6 +35,7 @@ class Acceptance:
 
     def __init__(self, drafts: int, prior: float) -> None:
         self._hope = self._prior = prior
+        self._weight = _HOPE
         self._right = [0.0] * drafts
         self._seen = [0.0] * drafts
         self._failures = 0  # rounds in a row of which no draft was right
@@ -55,10 +58,11 @@ class Acceptance:
     def doubt(self, most: float) -> None:
         """Keep the estimates, but as if each rested on no more than `most` observations.
 
-        The prior of the first draft moves half the way to what was seen.
+        The prior of the first draft moves half the way to what was seen, and counts for less.
         """
         estimates = self._estimates()
         self._prior = (self._hope + estimates[0]) / 2
+        self._weight = _HOPE_AGAIN
         for place, estimate in enumerate(estimates):
             self._seen[place] = min(self._seen[place], most)
             self._right[place] = self._seen[place] * estimate
@@ -70,7 +74,7 @@ class Acceptance:
 
     def _estimates(self) -> list[float]:
         """For each draft: how likely it is right if those before it are."""
-        estimate, weight = self._prior, _FIRST
+        estimate, weight = self._prior, self._weight
         estimates = []
         for right, seen in zip(self._right, self._seen, strict=True):
             estimate = (right + weight * estimate) / (seen + weight)

@@ -24,7 +24,7 @@ LEAST_MATCH = 2
 _CLASSES = (2, 3, 4, 8, 16)
 """Lengths of a match from which on it counts as a better kind."""
 _COPY_PRIORS = (0.5, 0.6, 0.7, 0.8, 0.9)
-_DRAFTER_PRIOR = 0.75
+_DRAFTER_PRIOR = 0.6
 """How often a draft is right, before any was seen."""
 
 _PLAIN_MUST_WIN_BY = 1.05
