@@ -39,6 +39,7 @@ from .hub.pairs import PairFolders
 from .hub.registry import base_name, pair_of_drafter
 from .kernels.metal import MAX_ROWS
 from .model_folder import read_optional_json
+from .quantized import suited
 from .row_convention import settle_rows
 from .target.load import DTYPES, load_pair_tokenizer, load_target
 from .target.model import Target
@@ -206,12 +207,13 @@ def load_pair(
         raise UsageError(f"dtype must be one of {', '.join(DTYPES)}; it is {dtype}.")
     wanted = DTYPES[dtype] if dtype else None
     model_, config, weights = load_target(names.model_folder, wanted, backend.device, kv_bits)
-    drafter = None
+    drafter, draft_weights = None, ""
     on_metal = backend.device == "metal"
     metal = kernels(backend.exact, costs_folder) if on_metal and own_kernels else None
     fused = own_kernels and backend.device == "cpu" and backend.blas == "openblas"
     if names.draft_folder is not None:
         drafter = load_drafter(names.draft_folder, wanted or _draft_dtype(backend))
+        drafter, draft_weights = suited(drafter, backend.device)
         if metal is not None:
             serve(drafter, metal)
         if fused:
@@ -237,7 +239,7 @@ def load_pair(
         drafter,
         tokenizer,
         stop_tokens,
-        _configuration(names, target, drafter, weights, backend),
+        _configuration(names, target, drafter, (weights, draft_weights), backend),
         default_sampling(generation_config),
         _thinking(names),
         costs_folder,
@@ -376,17 +378,16 @@ def _configuration(
     names: PairFolders,
     target: Target,
     drafter: Drafter | None,
-    weights: str,
+    weights: tuple[str, str],
     backend: Backend,
 ) -> Configuration:
-    name = str(target.dtype).removeprefix("mlx.core.")
+    """What runs; `weights` are words on those of the target and of the drafter."""
     stranger = _stranger(names, drafter)
-    draft_name = str(drafter.norm.weight.dtype).removeprefix("mlx.core.") if drafter else None
     return Configuration(
         model=names.model,
         draft_model=names.draft_model,
-        target_dtype=f"{name} ({weights})" if weights else name,
-        draft_dtype=draft_name,
+        target_dtype=_in_words(target.dtype, weights[0]),
+        draft_dtype=_in_words(drafter.norm.weight.dtype, weights[1]) if drafter else None,
         device=backend.device,
         blas=backend.blas,
         compiled=backend.compiled,
@@ -396,3 +397,8 @@ def _configuration(
         notes=(*backend.notes, *(n for n in (names.note, stranger, names.memory) if n)),
         draft_vocab=len(drafter.config.draft_vocab or ()) or None if drafter else None,
     )
+
+
+def _in_words(dtype: mx.Dtype, weights: str) -> str:
+    name = str(dtype).removeprefix("mlx.core.")
+    return f"{name} ({weights})" if weights else name

@@ -19,6 +19,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.pairs import PairFolders
 from dflash_mlx.pair import Pair, check_pair, default_sampling, load_pair
 from dflash_mlx.target.model import Target
+from tests.convert.tiny_models import convert
 from tests.tiny import tiny_drafter, tiny_target
 from tests.tiny_folders import TinyPair, tiny_pair, write_tiny_pair
 
@@ -181,6 +182,23 @@ def test_a_pair_may_be_loaded_in_another_dtype(folders: TinyPair, dtype: str) ->
     assert drafted.stats.configuration.target_dtype == dtype
     assert drafted.stats.configuration.draft_dtype == dtype
     assert drafted.tokens == plain.tokens
+
+
+def test_a_quantized_drafter_is_dequantized_where_a_cpu_computes(
+    folders: TinyPair, tmp_path: Path
+) -> None:
+    """Its weights stay rounded, and the statistics say both."""
+    plain = generate(load(folders), [40, 41, 42], max_tokens=8)
+    quantized = convert(folders.drafter, tmp_path / "8bit", q_bits=8, q_group_size=32)
+
+    pair = load(replace(folders, drafter=quantized))
+    result = generate(pair, [40, 41, 42], max_tokens=8)
+
+    assert pair.drafter is not None
+    assert not any(hasattr(module, "bits") for _, module in pair.drafter.named_modules())
+    told = result.stats.configuration.draft_dtype
+    assert told == "float32 (8-bit weights, dequantized)"
+    assert (result.tokens, result.stats.rounds > 0) == (plain.tokens, True)
 
 
 def test_an_unknown_dtype_is_refused(folders: TinyPair) -> None:

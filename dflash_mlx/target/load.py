@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten, tree_map_with_path
+from mlx.utils import tree_map_with_path
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
+from mlx_lm.utils import load_model, load_tokenizer
 
 from ..errors import DFlashError
+from ..quantized import suited
 from .kv_bits import group_size
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
-_MEMORY_SHARE = 0.6
-"""Share of the machine's memory that weights dequantized for a CPU may take."""
 
 
 def load_target(
@@ -26,10 +24,9 @@ def load_target(
 ) -> tuple[nn.Module, dict[str, Any], str]:
     """The mlx-lm model in `folder`, its config, and a word on its weights for the statistics.
 
-    Without a `dtype`, a CPU computes in float32 (with quantized weights dequantized once, as far
-    as memory allows: MLX's quantized matmul on a CPU is slow and linear in rows), and a GPU in the
-    checkpoint's own type. Code in a checkpoint is never run. Raises DFlashError, and UsageError
-    where `kv_bits` do not suit the model, before any weight is read.
+    Without a `dtype`, a CPU computes in float32, and a GPU in the checkpoint's own type. Code in
+    a checkpoint is never run. Raises DFlashError, and UsageError where `kv_bits` do not suit the
+    model, before any weight is read.
     """
     try:
         model, config = load_model(folder, lazy=True)
@@ -45,12 +42,7 @@ def load_target(
         dtype = mx.float32
     if dtype is not None:
         _cast(model, dtype)
-    bits = _bits(model)
-    if device == "cpu" and bits and _fits_dequantized(model):
-        model = dequantize_model(model)
-        weights = f"{bits}-bit weights, dequantized"
-    else:
-        weights = f"{bits}-bit weights" if bits else ""
+    model, weights = suited(model, device)
     # Rope tables too, which are no parameters: left lazy, they would serve this thread alone.
     mx.eval(model)
     return model, config, weights
@@ -82,21 +74,3 @@ def _cast(model: nn.Module, dtype: mx.Dtype) -> None:
         return array.astype(dtype) if floating and may_cast(name) else array
 
     model.update(tree_map_with_path(cast, model.parameters()))
-
-
-def _bits(model: nn.Module) -> str:
-    """The widths of quantized weights, such as "4" or "4/8"; empty where none is quantized."""
-    widths = {module.bits for _, module in model.named_modules() if hasattr(module, "bits")}
-    return "/".join(str(width) for width in sorted(widths))
-
-
-def _fits_dequantized(model: nn.Module) -> bool:
-    """Whether the weights, as 4-byte floats, take a bearable share of this machine's memory."""
-    weights = 0
-    for _, module in model.named_modules():
-        packed = module.get("weight") if hasattr(module, "bits") else None
-        weights += packed.size * 32 // module.bits if packed is not None else 0
-    parameters: list[tuple[str, mx.array]] = tree_flatten(model.parameters())  # type: ignore[assignment]
-    rest = sum(array.size for _, array in parameters)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return 4 * (weights + rest) < _MEMORY_SHARE * memory

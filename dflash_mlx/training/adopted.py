@@ -19,6 +19,8 @@ from .second import ARCHITECTURE
 from .settings import RunSettings
 
 _FIRST = "DFlashDraftModel"
+_ROUNDED = ("quantization", "quantization_config")
+"""Of a quantized drafter, which is dequantized to be trained on."""
 
 
 def adopted_config(settings: RunSettings, target: Target) -> dict[str, Any]:
@@ -37,10 +39,9 @@ def adopted_config(settings: RunSettings, target: Target) -> dict[str, Any]:
             f"Row j of {name} drafts the token at anchor + j + 1, or may: a run trains it for"
             " anchor + j, the one reading that z-lab's packaging has. Choose another --init."
         )
-    if "quantization" in raw or made.own_head:
+    if made.own_head:
         raise DFlashError(
-            f"{name} is quantized, or has a head of its own: begin from the drafter that it was"
-            " converted from."
+            f"{name} has a head of its own, which a run does not train: choose another --init."
         )
     config = _written_out(raw, made)
     config["num_target_layers"] = made.num_target_layers or target.num_layers
@@ -54,6 +55,7 @@ def adopted_config(settings: RunSettings, target: Target) -> dict[str, Any]:
 
 def _written_out(raw: dict[str, Any], made: DrafterConfig) -> dict[str, Any]:
     """All that a new drafter's config has, in the same places."""
+    raw = {key: value for key, value in raw.items() if key not in _ROUNDED}
     own = {**(raw.get("dflash_config") or {})}
     own.pop("block_size", None)
     own["mask_token_id"] = made.mask_token_id

@@ -8,6 +8,7 @@ from typing import Any, cast
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.utils import dequantize_model
 
 from ..drafter import Drafter, load_drafter
 from ..errors import DFlashError, UsageError
@@ -101,11 +102,11 @@ def target_weights(drafter: Drafter, target: Target, seed: int) -> Weights:
 
 
 def drafter_weights(folder: Path, drafter: Drafter, target: Target, seed: int) -> Weights:
-    """Another drafter's weights, which must be of the same shape.
+    """Another drafter's weights, which must be of the same shape; dequantized if need be.
 
     A DFlash drafter may become a DFlash 2: what that adds begins as if it were not there.
     """
-    weights = flat(load_drafter(folder, mx.float32).parameters())
+    weights = flat(dequantize_model(load_drafter(folder, mx.float32)).parameters())
     wanted = random_weights(drafter, target, seed)
     weights = {name: wanted[name] for name in wanted if is_second(name)} | weights
     for name in wanted.keys() | weights.keys():

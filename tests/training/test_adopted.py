@@ -7,16 +7,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
 from dflash_mlx.commands.train.flags import flags_of
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import UsageError
 from dflash_mlx.training.adopted import adopted_config
 from dflash_mlx.training.architecture import make_drafter
+from dflash_mlx.training.initial import drafter_weights
 from dflash_mlx.training.run import Run
 from dflash_mlx.training.settings import RunSettings
+from tests.convert.tiny_models import convert
 from tests.tiny_folders import MASK, tiny_pair, write_drafter
 from tests.training.test_run import CORPUS
 
@@ -101,10 +104,15 @@ def test_a_mask_that_texts_hold_is_refused_before_step_1(drafter: Path, tmp_path
             Run(tiny_pair(), settings, tmp_path / "run", CORPUS, "tiny")
 
 
-def test_a_quantized_drafter_is_no_beginning(drafter: Path) -> None:
-    rewrite(drafter, quantization={"group_size": 32, "bits": 8})
-    with pytest.raises(DFlashError, match="is quantized"):
-        adopted(drafter)
+def test_a_quantized_drafter_is_dequantized_at_first(drafter: Path, tmp_path: Path) -> None:
+    quantized = convert(drafter, tmp_path / "8bit", q_bits=8, q_group_size=32)
+    config = adopted(quantized)
+    assert config == adopted(drafter)
+    made, target = make_drafter(config), tiny_pair().target
+    rounded = drafter_weights(quantized, made, target, 0)
+    exact = drafter_weights(drafter, made, target, 0)
+    moved = {n: float(mx.abs(rounded[n] - exact[n]).max()) for n in exact}
+    assert 0 < max(moved.values()) < 0.02
 
 
 @pytest.mark.parametrize("flag", ["--init", "--init-from"])
