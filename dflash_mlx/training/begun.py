@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..model_folder import read_json
+from ..whole_file import replacing
 from .settings import PrepareSettings
 
 BEGUN = "begun.json"
@@ -20,7 +21,8 @@ _KEPT = ("system", "turns", "length", "long_length")
 
 def note_begun(folder: Path, facts: dict[str, Any]) -> None:
     """Note who writes and how, ahead of the first conversation."""
-    (folder / BEGUN).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    with replacing(folder / BEGUN) as new:
+        new.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 def refuse_change(folder: Path, facts: dict[str, Any]) -> None:

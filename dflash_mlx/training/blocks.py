@@ -73,8 +73,8 @@ def make_batch(
     block_size: int,
 ) -> Batch:
     """Pad and stack the conversations `rows` with the anchors of each."""
-    length = _rounded(max(len(conversations[row]) for row in rows), LENGTH_STEP)
-    count = _rounded(max(len(places) for places in anchors), ANCHOR_STEP)
+    lengths = [len(conversations[row]) for row in rows]
+    length, count = _padded(lengths, [len(places) for places in anchors])
     batch = Batch(
         list(rows),
         np.zeros((len(rows), length), np.int32),
@@ -112,6 +112,15 @@ class Schedule:
         """The same in every epoch, since only lengths decide it."""
         return len(self._groups(np.arange(len(self.conversations))))
 
+    def shapes(self) -> set[tuple[int, int, int]]:
+        """Sequences, length and anchors of the first epoch's batches, without making them."""
+        lengths = [len(item) for item in self.conversations]
+        drawn = [min(len(valid_anchors(c.assistant)), self.anchors) for c in self.conversations]
+        return {
+            (len(rows), *_padded([lengths[row] for row in rows], [drawn[row] for row in rows]))
+            for rows in self._epoch(0)
+        }
+
     def batches(self, start: int = 0) -> Iterator[Batch]:
         """Batch number `start` and all after it, without end."""
         epoch, skip = divmod(start, self.batches_per_epoch)
@@ -143,6 +152,11 @@ class Schedule:
             rng = np.random.default_rng([self.seed, epoch, row])
             drawn.append(draw_anchors(self.conversations[row].assistant, self.anchors, rng))
         return make_batch(self.conversations, rows, drawn, self.block_size)
+
+
+def _padded(lengths: Sequence[int], anchors: Sequence[int]) -> tuple[int, int]:
+    """The length and the count of anchors that all rows of a batch are padded to."""
+    return _rounded(max(lengths), LENGTH_STEP), _rounded(max(anchors), ANCHOR_STEP)
 
 
 def _rounded(number: int, step: int) -> int:

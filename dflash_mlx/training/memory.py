@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,7 @@ def estimate(
     schedule = Schedule(
         conversations, settings.batch_tokens, settings.anchors, config["block_size"], settings.seed
     )
-    epoch = islice(schedule.batches(), schedule.batches_per_epoch)
-    shapes = {(batch.tokens.shape, batch.anchors.shape[1]) for batch in epoch}
-    passing = max(
-        _passing(pair, config, settings, sequences, length, anchors)
-        for (sequences, length), anchors in shapes
-    )
+    passing = max(_passing(pair, config, settings, *shape) for shape in schedule.shapes())
     return int((state + passing) * _SLACK)
 
 

@@ -108,6 +108,11 @@ def test_a_batch_keeps_to_its_budget_with_padding_counted(schedule: Schedule) ->
     assert useful > 0.75 * sum(batch.tokens.size for batch in batches)
 
 
+def test_the_shapes_of_an_epoch_are_those_of_its_batches(schedule: Schedule) -> None:
+    batches = islice(schedule.batches(), schedule.batches_per_epoch)
+    assert schedule.shapes() == {(*b.tokens.shape, b.anchors.shape[1]) for b in batches}
+
+
 def test_a_conversation_longer_than_the_budget_is_a_batch_of_its_own() -> None:
     schedule = Schedule([talk(4, 300), talk(4, 10)], 128, 4, BLOCK, seed=0)
     assert schedule.batches_per_epoch == 2
