@@ -153,6 +153,25 @@ def test_an_interrupted_evaluation_goes_on_where_it_was(
     assert len(read_figures(job / "figures.json")) == 4
 
 
+def test_where_nothing_is_held_out_questions_of_bench_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that a small trial run comes to its end, and says so."""
+    pair, asked = write_tiny_pair(tmp_path), dict[str, int]()
+    command = ["train", "eval", "--folder", str(tmp_path / "job"), "--model", str(pair.target)]
+    command += ["--draft-model", str(pair.drafter), "--serve", "3"]
+
+    def row(_: object, settings: object, name: str, prompts: list[object], *__: object) -> object:
+        asked[name] = len(prompts)
+        return [{"set": f"{name}, served", "looping": False}]
+
+    monkeypatch.setattr(evaluate, "_heldout", lambda *_: [])
+    monkeypatch.setattr(evaluate, "_served", row)
+    assert cli.run(command) == 0
+    assert asked == {"chat": 3}
+    assert "note: nothing is held out, so bench's questions" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("kind", "words"), [("chat", "My upstairs neighbour"), ("code", "has_close_elements")]
 )

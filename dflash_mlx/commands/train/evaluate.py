@@ -29,6 +29,9 @@ KINDS = strata.FILES.keys() - {"long-context"}
 """`bench`'s prompts that are asked as they stand."""
 Messages = list[dict[str, str]]
 
+_ELSE = "chat"
+"""What is asked where so few conversations were prepared that none is held out."""
+
 
 def evaluate(stages: Stages, given: dict[str, Any]) -> None:
     """Measure, print, and keep the figures of each set as soon as it is done.
@@ -41,14 +44,20 @@ def evaluate(stages: Stages, given: dict[str, Any]) -> None:
     drafter = settings.draft_model or stages.best()
     pair = stages.with_drafter(drafter)
     talks = [] if asked else _heldout(stages, settings, pair)
+    if not (asked or talks or settings.data):
+        say(
+            f"note: nothing is held out, so bench's questions of the kind {_ELSE} are asked; more"
+            " conversations or a larger --heldout in `train prepare` would hold some out"
+        )
+        asked = {_ELSE: _prompts(Path(_ELSE), settings.serve)}
     sets = {name: [pair.encode(pair.render(one)) for one in asked[name]] for name in asked}
     if talks:
         sets = {_name(settings): first_prompts(talks)[: settings.serve]}
     walk = greedy(talks)
     if not walk and not any(sets.values()):
         raise DFlashError(
-            "Nothing is held out to evaluate on: have more conversations or a larger --heldout in"
-            " `train prepare`, or name some as --data or --prompts."
+            "There is no conversation to evaluate on in --data: name a file that has some, or leave"
+            " it out."
         )
     ran = pair.configuration
     how = [fingerprint(stages.names.model_folder), ran.target_dtype, ran.device, ran.blas]
