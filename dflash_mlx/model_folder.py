@@ -23,8 +23,8 @@ class TensorInfo:
     nbytes: int
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; raises DFlashError if there is none."""
+def read_json(path: Path, cure: str = "fetch it again") -> dict[str, Any]:
+    """The JSON object in `path`; raises DFlashError, with the cure, if there is none."""
     if not path.parent.is_dir():
         raise DFlashError(f"There is no model folder {path.parent}.")
     try:
@@ -37,9 +37,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise DFlashError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError):
-        raise DFlashError(f"{path} is damaged: it does not hold JSON; fetch it again.") from None
+        raise DFlashError(f"{path} is damaged: it does not hold JSON; {cure}.") from None
     if not isinstance(value, dict):
-        raise DFlashError(f"{path} does not hold a JSON object; fetch it again.")
+        raise DFlashError(f"{path} does not hold a JSON object; {cure}.")
     return value
 
 

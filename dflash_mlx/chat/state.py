@@ -73,7 +73,7 @@ def last_pair(folder: Path) -> PairNames | None:
     path = folder / "last-pair.json"
     if not os.path.lexists(path):
         return None
-    value = read_json(path)
+    value = read_json(path, "delete it")
     names = value.get("model"), value.get("draft_model")
     if not all(isinstance(name, str) for name in names):
         raise DFlashError(f"{path} names no pair.")

@@ -32,7 +32,7 @@ def refuse_change(folder: Path, facts: dict[str, Any]) -> None:
     """
     if not (folder / BEGUN).exists():
         return
-    noted = read_json(folder / BEGUN)
+    noted = read_json(folder / BEGUN, "choose another --folder")
     changed = [name for name in facts if noted.get(name) != facts[name]]
     if changed:
         before, now = (

@@ -72,7 +72,7 @@ class EvalReport:
 def noted_settings(folder: Path) -> dict[str, Any]:
     """What the run in `folder` was begun with; empty where there is none."""
     note = folder / "settings.json"
-    return read_json(note) if note.exists() else {}
+    return read_json(note, "choose another --folder") if note.exists() else {}
 
 
 def settle(folder: Path, *layers: Mapping[str, Any]) -> RunSettings:

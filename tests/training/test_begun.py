@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from dflash_mlx.errors import UsageError
+from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.pair import Pair
+from dflash_mlx.training.begun import refuse_change
 from dflash_mlx.training.prepare import Prepare
+from dflash_mlx.training.run import noted_settings
 from dflash_mlx.training.settings import PrepareSettings
 from tests.tiny_folders import tiny_pair
 
@@ -65,3 +67,12 @@ def test_a_stage_that_was_stopped_before_anything_was_written_may_change(
     for chosen in (settings(), settings(system="Be brief.")):
         next(Prepare(pair, chosen, tmp_path, "tiny").run())
     assert json.loads((tmp_path / "begun.json").read_text())["system"] == "Be brief."
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_damaged_note_of_ours_is_not_to_be_fetched_again(tmp_path: Path, text: str) -> None:
+    (tmp_path / "begun.json").write_text(text)
+    (tmp_path / "settings.json").write_text(text)
+    for read in (lambda: refuse_change(tmp_path, {}), lambda: noted_settings(tmp_path)):
+        with pytest.raises(DFlashError, match="choose another --folder"):
+            read()

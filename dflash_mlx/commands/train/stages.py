@@ -147,7 +147,7 @@ class Stages:
         """The model that the folder was begun with; a different one is an error."""
         if not self.place.note.exists():
             return _spelled(model)
-        known = _spelled(read_json(self.place.note)["model"])
+        known = _spelled(read_json(self.place.note, "choose another --folder")["model"])
         if model is not None and _spelled(model) != known:
             if not (self.place.data.exists() or self.place.run.exists()):
                 return _spelled(model)  # nothing came of the first try
