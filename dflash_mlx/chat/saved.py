@@ -47,7 +47,7 @@ class SavedConversations:
             close = difflib.get_close_matches(name, self.names(), 1)
             hint = f"did you mean {close[0]}?" if close else "/load lists what there is."
             raise UsageError(f"There is no conversation named {name}: {hint}")
-        content = read_json(path, "delete it")
+        content = read_json(path)
         messages = content.get("messages")
         if content.get("format") != _FORMAT or not _are_messages(messages):
             raise DFlashError(f"{path} is not a conversation that this version can read.")

@@ -45,9 +45,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise DFlashError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
-        raise DFlashError(f"{path} is damaged: it does not hold JSON.") from error
+        raise DFlashError(f"{path} is damaged: it does not hold JSON; delete it.") from error
     if not isinstance(value, dict):
-        raise DFlashError(f"{path} holds no JSON object.")
+        raise DFlashError(f"{path} holds no JSON object; delete it.")
     return value
 
 
@@ -73,7 +73,7 @@ def last_pair(folder: Path) -> PairNames | None:
     path = folder / "last-pair.json"
     if not os.path.lexists(path):
         return None
-    value = read_json(path, "delete it")
+    value = read_json(path)
     names = value.get("model"), value.get("draft_model")
     if not all(isinstance(name, str) for name in names):
         raise DFlashError(f"{path} names no pair.")

@@ -23,9 +23,12 @@ _ROUNDED = ("quantization", "quantization_config")
 """Of a quantized drafter, which is dequantized to be trained on."""
 
 
-def adopted_config(settings: RunSettings, target: Target) -> dict[str, Any]:
+def adopted_config(
+    settings: RunSettings, target: Target, thinking: bool | None = None
+) -> dict[str, Any]:
     """The config of the drafter that `--init` names, by the settings.
 
+    `thinking` is the mode of the conversations, if they say: what it learns last is what it serves.
     Raises DFlashError where it cannot be trained on, UsageError where it would need other weights.
     """
     name = settings.init
@@ -48,6 +51,8 @@ def adopted_config(settings: RunSettings, target: Target) -> dict[str, Any]:
     _check_shape(config, settings)
     if settings.block_size is not None:
         config["block_size"] = settings.block_size  # no weight depends on it
+    if thinking is not None:
+        config["enable_thinking"] = thinking
     if settings.dflash2 and made.second is None:
         return as_second(config, settings)
     return config

@@ -23,6 +23,7 @@ from ..hub.store import atomic_folder
 from ..model_folder import read_json
 from ..pair import Pair
 from ..target.model import Target
+from ..whole_file import replacing
 from . import memory
 from .adopted import adopted_config
 from .architecture import check_fits, make_drafter, new_config
@@ -82,7 +83,7 @@ def settle(folder: Path, *layers: Mapping[str, Any]) -> RunSettings:
     """
     noted = noted_settings(folder)
     begun = bool(checkpoints(folder))
-    settings = gather(RunSettings, noted if begun else {}, *layers)
+    settings = gather(RunSettings, *map(_either, (noted if begun else {}, *layers)))
     if begun:
         now = to_json(settings)
         other = [n for n, v in noted.items() if n not in CHANGEABLE and now.get(n) != v]
@@ -139,7 +140,8 @@ class Run:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         note = json.dumps(to_json(self.settings), indent=2)
-        (self.folder / "settings.json").write_text(note + "\n", encoding="utf-8")
+        with replacing(self.folder / "settings.json") as new:
+            new.write_text(note + "\n", encoding="utf-8")
         drafter = make_drafter(self.config)
         drafter.set_dtype(self.target.dtype)
         checkpoint = load_checkpoint(self._last[0]) if self._last else None
@@ -219,7 +221,7 @@ class Run:
             return read_json(self._last[0] / DRAFTER / "config.json")
         if self.settings.init in ("random", "target"):
             return new_config(self.pair, self.settings, self.corpus.thinking)
-        return adopted_config(self.settings, self.pair.target)
+        return adopted_config(self.settings, self.pair.target, self.corpus.thinking)
 
     def _first_weights(self) -> Weights:
         """As `settings.init` says."""
@@ -277,7 +279,13 @@ class Run:
         """Drop what was written of steps that will be done again."""
         kept = [record for record in self.records() if record["step"] <= step]
         text = "".join(json.dumps(record) + "\n" for record in kept)
-        (self.folder / "metrics.jsonl").write_text(text, encoding="utf-8")
+        with replacing(self.folder / "metrics.jsonl") as new:
+            new.write_text(text, encoding="utf-8")
+
+
+def _either(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Epochs without steps are instead of the steps that an earlier layer asked for."""
+    return {"steps": None, **layer} if "epochs" in layer else layer
 
 
 def greedy(conversations: list[Conversation]) -> list[Conversation]:

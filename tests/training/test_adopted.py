@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,17 @@ def test_a_block_size_that_was_given_is_the_runs(drafter: Path) -> None:
     rewrite(drafter, dflash_config=own(block_size=6))
     assert make_drafter(adopted(drafter, block_size=4)).config.block_size == 4
     assert adopted(drafter)["block_size"] == 6
+
+
+def test_the_mode_of_the_conversations_is_the_drafters_from_now_on(
+    drafter: Path, tmp_path: Path
+) -> None:
+    rewrite(drafter, enable_thinking=True)
+    settings = RunSettings(init=str(drafter), steps=1)
+    for said, served in ((None, True), (False, False)):
+        corpus = replace(CORPUS, thinking=said)
+        run = Run(tiny_pair(), settings, tmp_path / "run", corpus, "tiny")
+        assert run.config["enable_thinking"] is served
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,26 @@ def test_a_run_can_be_made_longer(tmp_path: Path) -> None:
     assert list(longer) == [7, 8]
 
 
+def test_epochs_that_are_asked_for_later_are_instead_of_steps(tmp_path: Path) -> None:
+    train(begun(tmp_path), stop_behind=1)
+    longer = settle(tmp_path, {"epochs": 5.0})
+    assert (longer.steps, longer.epochs) == (None, 5.0)
+    assert settle(tmp_path, {"steps": 9}, {"epochs": 5.0}).steps is None
+    assert settle(tmp_path, {"epochs": 5.0}, {"steps": 9}).steps == 9
+    assert settle(tmp_path, {"epochs": 5.0, "steps": 9}).steps == 9
+
+
+def test_notes_of_a_run_are_whole_or_as_they_were(tmp_path: Path) -> None:
+    train(begun(tmp_path), stop_behind=1)
+    for name in ("settings.json", "metrics.jsonl"):
+        (tmp_path / f"{name}.before").hardlink_to(tmp_path / name)
+    begun(tmp_path, replace(SETTINGS, steps=7)).begin()
+    for name in ("settings.json", "metrics.jsonl"):
+        assert not (tmp_path / name).samefile(tmp_path / f"{name}.before"), "written in place"
+    assert settle(tmp_path).steps == 7
+    assert len(begun(tmp_path).records()) == 1
+
+
 def test_a_drafter_is_trained_on(tmp_path: Path) -> None:
     train(begun(tmp_path / "first"))
     best = tmp_path / "first" / "best"
