@@ -156,7 +156,7 @@ def _import_mlx() -> ModuleType:
     except ImportError as error:
         raise DFlashError(
             f"MLX cannot be imported ({error}): reinstall it with "
-            "`python -m pip install --force-reinstall dflash-mlx`."
+            "`python -m pip install --force-reinstall mlx`."
         ) from error
     return mx
 

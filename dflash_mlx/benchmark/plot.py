@@ -13,7 +13,7 @@ from ..errors import DFlashError
 def check_plot(path: Path) -> None:
     """Raise DFlashError, before anything is measured, where no picture could be made."""
     if find_spec("matplotlib") is None:
-        raise DFlashError("--plot needs matplotlib: `python -m pip install 'dflash-mlx[plot]'`.")
+        raise DFlashError("--plot needs matplotlib: `python -m pip install matplotlib`.")
     if not path.parent.is_dir():
         raise DFlashError(f"--plot: there is no folder {path.parent}.")
 
