@@ -160,7 +160,9 @@ class EvalSettings(Stage):
     ] = None
     prompts: Annotated[
         list[Path] | None,
-        About("Files of prompts whose first turns to serve instead, or `bench`'s own: chat, code."),
+        About(
+            "Files of prompts whose first turns to serve instead, or `bench`'s own: chat, code, maths, non-english, json."
+        ),
     ] = None
     conversations: Annotated[int, About("How many, at most; of --prompts, in each set.", 1)] = 100
     serve: Annotated[int, About("How many of those walked to serve through the engine.", 0)] = 20
