@@ -17,10 +17,10 @@ import mlx.core as mx
 
 from .._version import __version__
 from ..convert.conversion import Wishes, open_source, prepare, write
+from ..convert.drafter import open_drafter, with_true_dimensions
 from ..convert.quantize import Quantization
-from ..drafter import load_drafter
+from ..drafter import DrafterConfig
 from ..hub.store import atomic_folder
-from ..model_folder import read_json
 from .checkpoint import write_drafter
 from .initial import flat
 
@@ -57,10 +57,13 @@ def export(
     """Write `output`, which must not exist yet, from the drafter in the folder `drafter`.
 
     `draft_tokens` most frequent tokens of `answers`, files of conversations, become the draft
-    vocabulary of the MLX folder. Raises DFlashError.
+    vocabulary of the MLX folder. A drafter from elsewhere may be in any packaging that loads, and
+    is dequantized if need be. Raises DFlashError.
     """
-    config = read_json(drafter / "config.json")
-    weights = flat(load_drafter(drafter, mx.float32).parameters())
+    source = open_drafter(drafter, for_zlab=True)
+    made: DrafterConfig = source.model.config
+    config = with_true_dimensions(source.config, made)
+    weights = flat(source.model.parameters())
     wishes = Wishes(
         quantization=Quantization(bits=bits) if bits else None,
         draft_vocab=draft_tokens,
@@ -76,13 +79,13 @@ def export(
         if draft_tokens:
             held += f", and it drafts from its {draft_tokens:,} most frequent tokens alone"
         for folder, how in ((zlab, "in bfloat16"), (ours, held)):
-            card = model_card(name, config, facts, how)
+            card = model_card(name, made, facts, how)
             (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-def model_card(name: str, config: Mapping[str, Any], facts: Facts, held: str) -> str:
+def model_card(name: str, config: DrafterConfig, facts: Facts, held: str) -> str:
     """The README of an exported drafter, in Markdown; `held` is how the folder has its weights."""
-    own = config["dflash_config"]
+    of = f" of {config.num_target_layers}" if config.num_target_layers else ""
     lines = [
         "---",
         *([f"base_model: {facts.base}"] if facts.base else []),
@@ -94,9 +97,8 @@ def model_card(name: str, config: Mapping[str, Any], facts: Facts, held: str) ->
         " that the target verifies, so answers are the target's own, only faster. Trained with"
         f" dflash-mlx {__version__}.",
         "",
-        f"{config['num_hidden_layers']} layers, blocks of {config['block_size']} rows, taps"
-        f" {', '.join(map(str, own['target_layer_ids']))} of {config['num_target_layers']}, mask"
-        f" token {own['mask_token_id']}.",
+        f"{config.num_layers} layers, blocks of {config.block_size} rows, taps"
+        f" {', '.join(map(str, config.target_layer_ids))}{of}, mask token {config.mask_token_id}.",
         "",
         "## Figures",
         "",

@@ -24,6 +24,7 @@ from dflash_mlx.training.corpus import fingerprint
 from dflash_mlx.training.export import Facts, export
 from dflash_mlx.training.initial import flat, random_weights
 from dflash_mlx.training.settings import RunSettings
+from tests.convert.tiny_models import convert
 from tests.tiny_folders import tiny_pair
 from tests.training.tiny import talk
 
@@ -90,6 +91,25 @@ def test_the_mlx_folder_may_be_quantized_and_have_a_draft_vocabulary(
     said = "this folder has it in 8 bits, and it drafts from its 20 most frequent tokens alone."
     assert said in (tmp_path / "out" / "mlx" / "README.md").read_text()
     assert said not in (tmp_path / "out" / "zlab" / "README.md").read_text()
+
+
+def test_a_drafter_from_elsewhere_is_written_out_and_dequantized(
+    trained: Path, tmp_path: Path
+) -> None:
+    config = json.loads((trained / "config.json").read_text())
+    own = config.pop("dflash_config")
+    for name in ("block_size", "num_target_layers"):
+        del config[name]
+    (trained / "config.json").write_text(json.dumps({**config, **own}))
+    before = flat(load_drafter(trained).parameters())
+    for name in ("plain", "quantized"):
+        folder = trained if name == "plain" else convert(trained, tmp_path / "8bit", q_bits=8)
+        export(folder, tmp_path / name, "t", FACTS, "cpu")
+        after = flat(load_drafter(tmp_path / name / "zlab", mx.float32).parameters())
+        assert before.keys() == after.keys()
+        assert all(mx.allclose(before[key], after[key], rtol=1e-2, atol=1e-2) for key in before)
+        card = (tmp_path / name / "mlx" / "README.md").read_text()
+        assert "1 layers, blocks of 16 rows, taps" in card
 
 
 def test_the_card_tells_data_recipe_and_figures(trained: Path, tmp_path: Path) -> None:
