@@ -45,7 +45,7 @@ def save_checkpoint(folder: Path, config: Mapping[str, Any], checkpoint: Checkpo
     with atomic_folder(place, replace=True) as new:
         (new / DRAFTER).mkdir()
         write_drafter(new / DRAFTER, config, checkpoint.weights)
-        mx.save_safetensors(str(new / "optimizer.safetensors"), checkpoint.moments)
+        _save(new / "optimizer.safetensors", checkpoint.moments)
         (new / "state.json").write_text(json.dumps(checkpoint.state), encoding="utf-8")
     for old in checkpoints(folder)[:-KEPT]:
         shutil.rmtree(old)
@@ -89,4 +89,16 @@ def write_drafter(
     content = {**config, "torch_dtype": str(dtype).removeprefix("mlx.core.")}
     (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     arrays = {name: array.astype(dtype) for name, array in weights.items()}
-    mx.save_safetensors(str(folder / "model.safetensors"), arrays, {"format": "mlx"})
+    _save(folder / "model.safetensors", arrays)
+
+
+def _save(file: Path, arrays: Weights) -> None:
+    """Write tensors. Raises DFlashError where MLX cannot, which names no reason."""
+    mx.eval(arrays)
+    try:
+        mx.save_safetensors(str(file), arrays, {"format": "mlx"})
+    except RuntimeError as error:
+        raise DFlashError(
+            f"{file.name} could not be written, most likely since the disk is full: free some space"
+            " and run the same command again."
+        ) from error

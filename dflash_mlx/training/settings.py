@@ -234,6 +234,7 @@ def read_recipe(path: Path) -> dict[str, dict[str, Any]]:
             known = list(STAGES[name].known())
             if key not in known:
                 raise UsageError(f"{path}: {name} has no setting {key}{_near(str(key), known)}.")
+        gather(STAGES[name], section)  # a wrong value is told before the stages ahead have run
     return content
 
 

@@ -138,6 +138,20 @@ def test_where_nothing_can_be_walked_the_newest_drafter_is_kept(tmp_path: Path) 
     assert all(mx.array_equal(kept[name], last[name]) for name in last)
 
 
+def test_a_full_disk_is_one_sentence_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    train(begun(tmp_path), stop_behind=2)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(DFlashError, match=r"safetensors could not be written.* free some"):
+            train(begun(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [place.name for place in checkpoints(tmp_path)] == ["step-0000002"]
+    assert load_checkpoint(checkpoints(tmp_path)[-1]).state["step"] == 2
+
+
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     train(begun(tmp_path))
     last = checkpoints(tmp_path)[-1]

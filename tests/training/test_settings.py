@@ -48,6 +48,7 @@ def test_all_stages_share_one_file(tmp_path: Path) -> None:
         ("run: 5\n", "section run"),
         ("- run\n", "one section a stage"),
         ("run: [\n", "not YAML"),
+        ("export:\n  bits: 5\n", "bits must be one of 4, 8"),
     ],
 )
 def test_what_a_file_may_not_say(tmp_path: Path, text: str, words: str) -> None:
