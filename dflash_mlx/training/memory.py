@@ -104,12 +104,18 @@ def _meminfo() -> int | None:
     return int(values["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in values else None
 
 
-def _group_limits() -> list[int | None]:
-    """What the container allows beyond what it uses (cgroups, version 2)."""
-    root = Path("/sys/fs/cgroup")
+def _group_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int | None]:
+    """What the container allows beyond what it uses (cgroups, version 2).
+
+    Files that were read or written count as used, and are dropped as soon as memory is asked for:
+    cached features alone may fill it.
+    """
     try:
         limit = (root / "memory.max").read_text(encoding="ascii").strip()
         used = int((root / "memory.current").read_text(encoding="ascii"))
+        lines = (root / "memory.stat").read_text(encoding="ascii").splitlines()
+        counts = {name: int(count) for name, count in map(str.split, lines)}
     except (OSError, ValueError):
         return []
-    return [] if limit == "max" else [int(limit) - used]
+    droppable = counts.get("active_file", 0) + counts.get("inactive_file", 0)
+    return [] if limit == "max" else [int(limit) - used + droppable]

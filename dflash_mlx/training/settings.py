@@ -161,7 +161,8 @@ class EvalSettings(Stage):
     prompts: Annotated[
         list[Path] | None,
         About(
-            "Files of prompts whose first turns to serve instead, or `bench`'s own: chat, code, maths, non-english, json."
+            "Files of prompts whose first turns to serve instead, or kinds of `bench`'s own: chat,"
+            " code, maths, non-english, json."
         ),
     ] = None
     conversations: Annotated[int, About("How many, at most; of --prompts, in each set.", 1)] = 100

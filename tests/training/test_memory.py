@@ -8,6 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from dflash_mlx.training.corpus import Corpus
+from dflash_mlx.training.memory import _group_limits
 from dflash_mlx.training.settings import RunSettings
 from tests.training.test_run import SETTINGS, begun
 from tests.training.tiny import talk
@@ -34,6 +35,17 @@ def test_one_long_conversation_hides_no_batch_of_short_ones(tmp_path: Path) -> N
     assert max(taken) < run.needed < 2 * max(taken)
     assert run.needed >= needed(tmp_path, Corpus(SHORT, []))
     assert run.needed >= needed(tmp_path, Corpus([LONG], []))
+
+
+def test_files_that_a_container_may_drop_take_no_memory(tmp_path: Path) -> None:
+    assert _group_limits(tmp_path) == []
+    for name, text in (("max", "1000"), ("current", "900"), ("stat", "active_file 300\n")):
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert _group_limits(tmp_path) == [400]
+    (tmp_path / "memory.stat").write_text("anon 150\ninactive_file 450\nactive_file 300\n")
+    assert _group_limits(tmp_path) == [850]
+    (tmp_path / "memory.max").write_text("max\n")
+    assert _group_limits(tmp_path) == []
 
 
 def test_codebooks_of_a_dflash_2_are_counted(tmp_path: Path) -> None:
