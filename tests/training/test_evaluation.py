@@ -170,6 +170,10 @@ def test_where_nothing_is_held_out_questions_of_bench_are_asked(
     assert cli.run(command) == 0
     assert asked == {"chat": 3}
     assert "note: nothing is held out, so bench's questions" in capsys.readouterr().err
+    assert cli.run([*command[:-1], "0"]) == 1
+    said = capsys.readouterr().err
+    assert "and --serve 0 serves none: leave it out." in said
+    assert "--data" not in said
 
 
 @pytest.mark.parametrize(

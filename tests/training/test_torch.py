@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Literal
 
 import mlx.core as mx
@@ -23,7 +23,14 @@ from dflash_mlx.training.features import OnlineFeatures, compute_taps
 from dflash_mlx.training.initial import random_weights
 from dflash_mlx.training.settings import RunSettings
 from dflash_mlx.training.trainer import Clock, Trainer
-from tests.training.tiny import VOCABULARY, sliding_config, talk, tiny_config, tiny_target
+from tests.training.tiny import (
+    TARGET_CONFIG,
+    VOCABULARY,
+    sliding_config,
+    talk,
+    tiny_config,
+    tiny_target,
+)
 
 pytest.importorskip("torch")
 
@@ -79,6 +86,15 @@ def test_features_are_the_products(script: ModuleType) -> None:
     wanted = np.array(compute_taps(target, tokens))
     found = np.array(script.features_with_torch()(target, tokens).astype(mx.float32))
     np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(
+    "change", [{"attention_bias": True}, {"mlp_bias": True}, {"rope_theta": None}]
+)
+def test_a_target_of_another_kind_is_refused(script: ModuleType, change: dict[str, object]) -> None:
+    config = {key: value for key, value in {**TARGET_CONFIG, **change}.items() if value}
+    with pytest.raises(DFlashError, match="Only a Llama target"):
+        script.TorchTarget(SimpleNamespace(text_config=config))
 
 
 def test_a_drafter_of_another_kind_is_refused(script: ModuleType) -> None:

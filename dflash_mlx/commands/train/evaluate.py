@@ -58,6 +58,9 @@ def evaluate(stages: Stages, given: dict[str, Any]) -> None:
         raise DFlashError(
             "There is no conversation to evaluate on in --data: name a file that has some, or leave"
             " it out."
+            if settings.data
+            else "No greedy answer is held out that could be walked, and --serve 0 serves none:"
+            " leave it out."
         )
     ran = pair.configuration
     how = [fingerprint(stages.names.model_folder), ran.target_dtype, ran.device, ran.blas]
