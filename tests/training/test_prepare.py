@@ -278,9 +278,26 @@ def test_what_is_cut_or_left_out_is_said(
     assert "--long-length 2,048 is more than the target's context holds" in said
     assert "--length 60" not in said
     assert said.count("1 prompts leave no room for an answer") == 1
+    assert "the run in" not in said
     [talk] = read_conversations(tmp_path / "job" / "data" / "train.jsonl")
     assert len(talk) <= 64
     assert stages.target()[0].target.context_limit == 64
+
+
+def test_a_run_that_is_begun_is_told_of_before_there_are_more_conversations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be refused them, once they are written and the old ones are mixed with them."""
+    write_target(tmp_path / "target", 64)
+    job = Job(model=str(tmp_path / "target"), folder=tmp_path / "job")
+    stages = Stages(job, prepare(exact=sys.platform == "linux"))
+    saved = tmp_path / "job" / "run" / "checkpoints" / "step-0000001" / "drafter"
+    saved.mkdir(parents=True)
+    asked = {"length": 60, "long_share": 0.0, "heldout": 0.0}
+    for count, told in ((2, 1), (2, 0), (3, 1)):
+        prepare_data(stages, {**asked, "prompts": [short_prompts(tmp_path, count)]})
+        said = capsys.readouterr().err
+        assert said.count("cannot go on with more") == said.count(f"--init {saved}.") == told
 
 
 def test_the_sides_share_no_question(pair: Pair, tmp_path: Path) -> None:

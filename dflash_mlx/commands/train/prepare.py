@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from ...training.checkpoint import checkpoints
 from ...training.corpus import read_manifest
-from ...training.prepare import Prepare
+from ...training.prepare import Prepare, PrepareReport
 from ...training.settings import PrepareSettings, gather
 from .progress import Pace, say, stopping
 from .stages import Stages
@@ -21,12 +23,10 @@ def prepare_data(stages: Stages, given: dict[str, Any]) -> None:
     pace, tokens, told = Pace(), Pace(), False
     with stopping() as stop:
         for report in stage.run(stop):
-            if report.left_out and not told:
+            if not told:
                 told = True
-                say(
-                    f"note: {report.left_out:,} prompts leave no room for an answer and are left"
-                    " out: shorten them, or choose a longer --length and another --folder."
-                )
+                for note in _notes(stages, report):
+                    say(f"note: {note}")
             tokens.due(report.answer_tokens)
             if pace.due(report.done) or report.done == report.total:
                 say(
@@ -45,3 +45,19 @@ def prepare_data(stages: Stages, given: dict[str, Any]) -> None:
         f" {manifest['answer_tokens']:,} tokens of answers,"
         f" {manifest['heldout_conversations']:,} conversations held out"
     )
+
+
+def _notes(stages: Stages, report: PrepareReport) -> Iterator[str]:
+    """What a person should know before all this takes its time."""
+    if report.left_out:
+        yield (
+            f"{report.left_out:,} prompts leave no room for an answer and are left out: shorten"
+            " them, or choose a longer --length and another --folder."
+        )
+    place = stages.place
+    if report.done < report.total and checkpoints(place.run) and place.data in stages.data:
+        yield (
+            f"the run in {place.run} cannot go on with more conversations than it was begun with:"
+            f" `train run` in another --folder, with --data {place.data} and --init"
+            f" {stages.best()}."
+        )
