@@ -97,6 +97,15 @@ def test_a_target_of_another_kind_is_refused(script: ModuleType, change: dict[st
         script.TorchTarget(SimpleNamespace(text_config=config))
 
 
+def test_the_trainer_refuses_such_a_target_too(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where features are online, it alone is asked."""
+    monkeypatch.setitem(TARGET_CONFIG, "attention_bias", True)
+    with pytest.raises(DFlashError, match="Only a Llama target"):
+        make(script.TorchTrainer, SETTINGS)
+
+
 def test_a_drafter_of_another_kind_is_refused(script: ModuleType) -> None:
     with pytest.raises(DFlashError, match="Only a plain DFlash drafter"):
         make(script.TorchTrainer, SETTINGS, Drafter(sliding_config(None)))
