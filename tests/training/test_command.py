@@ -143,8 +143,11 @@ def test_a_folder_is_for_one_target_once_it_is_found(
     monkeypatch.chdir(tmp_path)
     assert stages_of(job, "./target").names.model_folder == target
     monkeypatch.chdir(job)
+    before = job / "before.json"
+    before.hardlink_to(job / "train.json")
     for again in (None, str(target), "../target"):
         assert stages_of(job, again).names.model_folder == target
+    assert not before.samefile(job / "train.json"), "written in place"
     assert stages_of(job, "smollm2-135m").model is None  # nothing came of the first one yet
     (job / "data").mkdir()
     with pytest.raises(UsageError, match=r"a training for .*target: choose another"):
@@ -186,7 +189,10 @@ def test_every_setting_is_a_flag_with_its_default_in_the_help() -> None:
     for stage in STAGES.values():
         flags = {flag.name: flag for flag in flags_of(stage)}
         assert flags.keys() == stage.known().keys()
-        assert all(flag.default is None for flag in flags.values())
+        for name, flag in flags.items():
+            default, [option] = getattr(stage, name), flag.annotation.__metadata__
+            assert flag.default is None
+            assert default is None or f"(default: {default})" in option.help
 
 
 def test_several_numbers_come_with_commas() -> None:

@@ -19,6 +19,7 @@ from ...training.checkpoint import DRAFTER, checkpoints
 from ...training.corpus import MANIFEST, Corpus, fingerprint, read_corpus, read_manifest
 from ...training.run import noted_settings
 from ...training.settings import PrepareSettings, RunSettings, gather, read_recipe, to_json
+from ...whole_file import replacing
 from ..loading import setup_progress, silence_libraries
 from .app import Job
 from .progress import say
@@ -71,7 +72,8 @@ class Stages:
         with setup_progress() as tell:
             names = resolve_pair(self.model, None, tell)
         self.place.root.mkdir(parents=True, exist_ok=True)
-        self.place.note.write_text(json.dumps({"model": self.model}) + "\n", encoding="utf-8")
+        with replacing(self.place.note) as new:
+            new.write_text(json.dumps({"model": self.model}) + "\n", encoding="utf-8")
         return names
 
     def target(self) -> tuple[Pair, str]:
