@@ -16,9 +16,12 @@ from select import select
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx.utils import tree_flatten
+from mlx_lm.utils import dequantize_model
 
 from ..backend import OPENBLAS
+from ..drafter import load_drafter
 from ..errors import DFlashError, UsageError
 from ..hub.pairs import PairFolders
 from ..model_folder import read_json
@@ -46,26 +49,29 @@ class PeerFolders:
 
 @contextmanager
 def peer_folders(pair: Pair, names: PairFolders) -> Iterator[PeerFolders]:
-    """The pair for peers, with the very weights that this process computes with.
+    """The pair for peers, with the very weights that this process computes with, drafter's too.
 
     Where those were widened from a quantized folder, as on a CPU, they are written out for as long
     as the context lasts: else a peer would pay for slow quantized products, and for other rounding.
     """
     if names.draft_folder is None:
         raise DFlashError("Peers draft, and this model has no drafter: name one as --draft-model.")
-    dtype, _, stored = pair.configuration.target_dtype.partition(" ")
+    dtype = pair.configuration.target_dtype.partition(" ")[0]
     openblas = OPENBLAS if pair.configuration.blas == "openblas" else None
-    if "dequantized" not in stored:
-        yield PeerFolders(names.model_folder, names.draft_folder, dtype, openblas)
-        return
+    model, draft = names.model_folder, names.draft_folder
     with tempfile.TemporaryDirectory(prefix="dflash-mlx-peer-") as place:
-        folder = Path(place) / names.model_folder.name
-        _write_widened(pair, names.model_folder, folder)
-        yield PeerFolders(folder, names.draft_folder, dtype, openblas)
+        if "dequantized" in pair.configuration.target_dtype:
+            model = Path(place) / "target" / model.name
+            _write_widened(pair.target.model, names.model_folder, model)
+        if "dequantized" in (pair.configuration.draft_dtype or ""):
+            drafter = dequantize_model(load_drafter(draft, getattr(mx, dtype)))
+            draft = Path(place) / "drafter" / draft.name
+            _write_widened(drafter, names.draft_folder, draft)
+        yield PeerFolders(model, draft, dtype, openblas)
 
 
-def _write_widened(pair: Pair, source: Path, folder: Path) -> None:
-    folder.mkdir()
+def _write_widened(module: nn.Module, source: Path, folder: Path) -> None:
+    folder.mkdir(parents=True)
     for file in source.iterdir():
         if file.suffix in (".json", ".jinja", ".txt", ".model") and "index" not in file.name:
             shutil.copy(file, folder)
@@ -73,7 +79,7 @@ def _write_widened(pair: Pair, source: Path, folder: Path) -> None:
     for key in ("quantization", "quantization_config"):
         config.pop(key, None)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    weights: dict[str, mx.array] = dict(tree_flatten(pair.target.model.parameters()))
+    weights: dict[str, mx.array] = dict(tree_flatten(module.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from dflash_mlx.backend import prepare
 from dflash_mlx.benchmark import peer
 from dflash_mlx.benchmark.peer import (
     PeerArm,
@@ -18,10 +19,12 @@ from dflash_mlx.benchmark.peer import (
     peer_folders,
 )
 from dflash_mlx.benchmark.sample import Asked
+from dflash_mlx.drafter import load_drafter
 from dflash_mlx.engine.options import Sampling
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.pairs import PairFolders
 from dflash_mlx.pair import load_pair
+from tests.convert.tiny_models import convert
 from tests.tiny_folders import write_tiny_pair
 
 ZLAB = """
@@ -199,8 +202,6 @@ def test_a_peer_is_a_known_name_and_a_program(text: str) -> None:
 
 
 def test_peers_get_the_very_weights_that_this_process_computes_with(tmp_path: Path) -> None:
-    from dflash_mlx.backend import prepare
-
     written = write_tiny_pair(tmp_path)
     _quantize(written.target)
     names = PairFolders("tiny", written.target, "drafter", written.drafter)
@@ -219,9 +220,21 @@ def test_peers_get_the_very_weights_that_this_process_computes_with(tmp_path: Pa
     assert not given.model.exists()
 
 
-def test_a_pair_that_is_not_widened_is_given_as_it_lies(tmp_path: Path) -> None:
-    from dflash_mlx.backend import prepare
+def test_and_a_quantized_drafter_in_floats(tmp_path: Path) -> None:
+    """No other program reads ours."""
+    written = write_tiny_pair(tmp_path)
+    ours = convert(written.drafter, tmp_path / "8bit", q_bits=8, q_group_size=32)
+    names = PairFolders("tiny", written.target, "drafter", ours)
+    pair = load_pair(names, None, prepare(exact=sys.platform == "linux"))
+    with peer_folders(pair, names) as given:
+        assert given.model == written.target
+        assert "quantization" not in json.loads((given.draft / "config.json").read_text())
+        held, drafter = load_drafter(given.draft), pair.drafter
+        assert drafter is not None
+        assert mx.array_equal(held.fc.weight, drafter.fc.weight).item()
 
+
+def test_a_pair_that_is_not_widened_is_given_as_it_lies(tmp_path: Path) -> None:
     written = write_tiny_pair(tmp_path)
     names = PairFolders("tiny", written.target, "drafter", written.drafter)
     pair = load_pair(names, None, prepare(exact=sys.platform == "linux"))
