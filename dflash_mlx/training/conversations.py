@@ -104,7 +104,10 @@ def _conversation(record: dict[str, Any]) -> Conversation:
         raise ValueError("ids that are no whole numbers")
     if not math.isfinite(temperature) or temperature < 0:
         raise ValueError("no temperature")
-    return conversation(ids, (flag == "1" for flag in record["assistant"]), temperature)
+    marks = record["assistant"]
+    if not isinstance(marks, str) or set(marks) - {"0", "1"}:
+        raise ValueError("marks that are not a string of 0 and 1")
+    return conversation(ids, (mark == "1" for mark in marks), temperature)
 
 
 def without_repeats(conversations: Iterable[Conversation]) -> list[Conversation]:

@@ -13,6 +13,9 @@ from ..errors import DFlashError
 from .blocks import valid_anchors
 from .conversations import Conversation, cut, read_conversations, split, without_loops
 
+_SAMPLE, _SAMPLES = 1 << 16, 256
+"""Bytes of a weights file that are read at a place to know it by, and about how many places."""
+
 TRAIN, HELDOUT, MANIFEST = "train.jsonl", "heldout.jsonl", "manifest.json"
 
 
@@ -86,8 +89,8 @@ def read_corpus(
 def fingerprint(folder: Path) -> str:
     """A short name for a model's folder: its config, its template and its weights.
 
-    Of each weights file the size and both ends are read, which tells quantizations and fine-tunes
-    apart without reading it all.
+    Of each weights file the size, its end and many places between are read, which tells
+    quantizations and fine-tunes apart without reading it all.
     """
     state = hashlib.sha256()
     for name in ("config.json", "tokenizer_config.json", "chat_template.jinja"):
@@ -97,9 +100,10 @@ def fingerprint(folder: Path) -> str:
         size = path.stat().st_size
         state.update(f"{path.name} {size}".encode())
         with path.open("rb") as file:
-            state.update(file.read(1 << 16))
-            file.seek(max(size - (1 << 16), 0))
-            state.update(file.read())
+            last = max(size - _SAMPLE, 0)
+            for start in (*range(0, last, max(size // _SAMPLES, _SAMPLE)), last):
+                file.seek(start)
+                state.update(file.read(_SAMPLE))
     return state.hexdigest()[:16]
 
 

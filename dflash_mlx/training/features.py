@@ -107,6 +107,7 @@ class CachedFeatures:
         subject: dict[str, object] = {
             "target": identity,
             "taps": list(self._target.tap_ids),
+            "dtype": str(self._target.dtype).removeprefix("mlx.core."),
             "conversations": digest(self._conversations),
         }
         done = self._done(subject)

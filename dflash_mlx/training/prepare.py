@@ -20,6 +20,7 @@ import numpy as np
 
 from ..errors import DFlashError
 from ..pair import Pair
+from ..whole_file import replacing
 from .begun import begun_with, note_begun, refuse_change
 from .blocks import valid_anchors
 from .conversations import Conversation, conversation, split, without_repeats
@@ -143,7 +144,7 @@ class Prepare:
         useful = [talk for talk in talks if len(valid_anchors(talk.assistant))]
         train, heldout = split(useful, self._settings.heldout)
         for name, side in ((TRAIN, train), (HELDOUT, heldout)):
-            _replace(self._folder / name, "".join(talk.to_json() + "\n" for talk in side))
+            _write(self._folder / name, "".join(talk.to_json() + "\n" for talk in side))
         manifest = {
             "target": self._pair.configuration.model,
             "target_fingerprint": self._identity,
@@ -158,7 +159,7 @@ class Prepare:
             "looped": sum(record["looped"] for record in records),
             "left_out": left_out,
         }
-        _replace(self._folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        _write(self._folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
 
 def _within(
@@ -186,8 +187,6 @@ def _talk(record: dict[str, Any]) -> Conversation:
     return conversation(record["ids"], flags, record["temperature"])
 
 
-def _replace(path: Path, content: str) -> None:
-    """Write a file whole or not at all."""
-    new = path.with_name(path.name + ".new")
-    new.write_text(content, encoding="utf-8")
-    new.replace(path)
+def _write(path: Path, content: str) -> None:
+    with replacing(path) as new:
+        new.write_text(content, encoding="utf-8")

@@ -139,7 +139,8 @@ class Run:
         Features that are to be cached must be there: see `CachedFeatures.build`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        note = json.dumps(to_json(self.settings), indent=2)
+        data = self.settings.data and [path.absolute() for path in self.settings.data]
+        note = json.dumps(to_json(dataclasses.replace(self.settings, data=data)), indent=2)
         with replacing(self.folder / "settings.json") as new:
             new.write_text(note + "\n", encoding="utf-8")
         drafter = make_drafter(self.config)

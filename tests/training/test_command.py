@@ -185,6 +185,14 @@ def test_a_recipe_that_asks_for_other_data_has_it_prepared(tmp_path: Path) -> No
         assert stages_of(tmp_path, config=recipe).has_data == (topics == 3)
 
 
+def test_data_of_a_run_of_which_nothing_came_is_not_counted_on(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints" / "step-0000005").mkdir(parents=True)
+    (tmp_path / "run" / "settings.json").write_text('{"data": ["gone.jsonl"]}')
+    assert stages_of(tmp_path).has_data
+    (tmp_path / "run" / "checkpoints" / "step-0000005").rmdir()
+    assert not stages_of(tmp_path).has_data
+
+
 def test_every_setting_is_a_flag_with_its_default_in_the_help() -> None:
     for stage in STAGES.values():
         flags = {flag.name: flag for flag in flags_of(stage)}

@@ -58,6 +58,8 @@ def test_answers_are_the_spans_that_the_assistant_wrote() -> None:
         '{"ids": [99999999999], "assistant": "1"}',
         '{"ids": [1.7], "assistant": "1"}',
         '{"ids": [true], "assistant": "1"}',
+        '{"ids": [1, 2], "assistant": [0, 1]}',
+        '{"ids": [1, 2], "assistant": "ua"}',
         '{"ids": [1], "assistant": "1", "temperature": NaN}',
         '{"ids": [1], "assistant": "1", "temperature": -1}',
     ],

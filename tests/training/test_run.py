@@ -17,7 +17,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.training import memory
 from dflash_mlx.training.checkpoint import checkpoints, load_checkpoint
 from dflash_mlx.training.conversations import Conversation, conversation
-from dflash_mlx.training.corpus import Corpus, read_corpus
+from dflash_mlx.training.corpus import Corpus, fingerprint, read_corpus
 from dflash_mlx.training.features import CachedFeatures
 from dflash_mlx.training.initial import flat
 from dflash_mlx.training.plots import curves, sparkline, write_plot
@@ -351,6 +351,17 @@ def test_a_folder_brings_its_own_split_and_says_whose_it_is(tmp_path: Path) -> N
     assert any("another target" in note for note in corpus.notes)
     (tmp_path / "manifest.json").write_text(json.dumps({"target_fingerprint": "tiny"}))
     assert read(tmp_path).notes == ()
+
+
+def test_a_fine_tune_of_layers_in_the_middle_is_another_target(tmp_path: Path) -> None:
+    """As a fused LoRA is, whose embedding and last layer are the model's own."""
+    weights = bytearray(40 << 20)
+    (tmp_path / "model.safetensors").write_bytes(weights)
+    before = fingerprint(tmp_path)
+    assert fingerprint(tmp_path) == before
+    weights[15 << 20 : 16 << 20] = b"1" * (1 << 20)
+    (tmp_path / "model.safetensors").write_bytes(weights)
+    assert fingerprint(tmp_path) != before
 
 
 def test_what_one_file_holds_out_no_other_trains_on(tmp_path: Path) -> None:

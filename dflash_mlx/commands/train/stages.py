@@ -81,8 +81,7 @@ class Stages:
         if self._loaded is None:
             pair = load_pair(self.names, self._dtype, self.backend)
             self._loaded = pair, fingerprint(self.names.model_folder)
-            for note in pair.configuration.notes:
-                say(f"note: {note}")
+            _tell_notes(pair)
         return self._loaded
 
     def with_drafter(self, folder: Path) -> Pair:
@@ -97,12 +96,15 @@ class Stages:
         )
         self._loaded = None
         gc.collect()  # a large model fits once
-        return load_pair(both, self._dtype, self.backend)
+        pair = load_pair(both, self._dtype, self.backend)
+        _tell_notes(pair)
+        return pair
 
     @property
     def has_data(self) -> bool:
         """Whether there is what to train on: named, or prepared as the recipe asks for."""
-        if "data" in self.section("run") or self.noted.get("data"):
+        begun = checkpoints(self.place.run)  # else nothing came of what is noted
+        if "data" in self.section("run") or (begun and self.noted.get("data")):
             return True
         if not (self.place.data / MANIFEST).exists():
             return False
@@ -157,6 +159,11 @@ class Stages:
                 f"{self.place.root} holds a training for {known or NAME}: choose another --folder."
             )
         return known
+
+
+def _tell_notes(pair: Pair) -> None:
+    for note in pair.configuration.notes:
+        say(f"note: {note}")
 
 
 def _spelled(model: str | None) -> str | None:
