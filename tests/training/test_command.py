@@ -21,6 +21,7 @@ from dflash_mlx.commands.train.flags import flags_of, parsed
 from dflash_mlx.commands.train.progress import Pace
 from dflash_mlx.commands.train.stages import Stages
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.pair import Pair
 from dflash_mlx.training.settings import (
     STAGES,
     EvalSettings,
@@ -30,7 +31,7 @@ from dflash_mlx.training.settings import (
     to_json,
 )
 from tests.conftest import ROOT, RunCli
-from tests.tiny_folders import write_target
+from tests.tiny_folders import tiny_pair, write_target
 
 RECIPE = """
 prepare: {topics: 3, own: 3, length: 120, long_share: 0, heldout: 0.5, slots: 8}
@@ -168,7 +169,12 @@ def test_the_target_is_in_memory_once(
     stages = stages_of(tmp_path / "job", str(target))
     alone = weakref.ref(stages.target()[0].target.model)
     still: list[Any] = []
-    monkeypatch.setattr(stages_module, "load_pair", lambda *_: still.append(alone()))
+
+    def load(*_: object) -> Pair:
+        still.append(alone())
+        return tiny_pair()
+
+    monkeypatch.setattr(stages_module, "load_pair", load)
     stages.with_drafter(tmp_path)
     assert still == [None]
 
