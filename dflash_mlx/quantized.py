@@ -10,6 +10,9 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 
+KEYS = ("quantization", "quantization_config")
+"""What a config says of quantized weights: to MLX, and to others."""
+
 _MEMORY_SHARE = 0.6
 """Share of the machine's memory that weights dequantized for a CPU may take."""
 

@@ -20,3 +20,9 @@ def replacing(path: Path) -> Iterator[Path]:
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file whole, or leave what was there."""
+    with replacing(path) as new:
+        new.write_text(text, encoding="utf-8")

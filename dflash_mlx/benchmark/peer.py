@@ -26,6 +26,7 @@ from ..errors import DFlashError, UsageError
 from ..hub.pairs import PairFolders
 from ..model_folder import read_json
 from ..pair import Pair
+from ..quantized import KEYS
 from .peer_adapter import PEERS
 from .sample import Asked, Sample
 
@@ -76,7 +77,7 @@ def _write_widened(module: nn.Module, source: Path, folder: Path) -> None:
         if file.suffix in (".json", ".jinja", ".txt", ".model") and "index" not in file.name:
             shutil.copy(file, folder)
     config = read_json(source / "config.json")
-    for key in ("quantization", "quantization_config"):
+    for key in KEYS:
         config.pop(key, None)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     weights: dict[str, mx.array] = dict(tree_flatten(module.parameters()))

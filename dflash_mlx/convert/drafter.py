@@ -18,9 +18,10 @@ from ..drafter.draft_vocab import FILE
 from ..drafter.packaging import Packaging, unpack
 from ..errors import DFlashError
 from ..model_folder import read_json
+from ..quantized import KEYS
 from .source import Source, read_headers
 
-_OURS = ("quantization", "quantization_config", "target_model")
+_OURS = (*KEYS, "target_model")
 _ROWS = ("sample_from_anchor", "rows_in_doubt")
 
 

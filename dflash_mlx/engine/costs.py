@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..whole_file import replacing
+from ..whole_file import write_whole
 
 _ROWS = (1, 2, 4, 8, 12, 16, 24, 32)
 _STEP = 64
@@ -132,8 +132,7 @@ def write_costs(file: Path, costs: Costs, facts: Mapping[str, object]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     measured = {length: at._asdict() for length, at in costs.measured.items()}
     content = {"facts": dict(facts), "measured": measured}
-    with replacing(file) as new:
-        new.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    write_whole(file, json.dumps(content, indent=1, default=str) + "\n")
 
 
 def _scale(length: int) -> int:

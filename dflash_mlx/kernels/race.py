@@ -17,7 +17,7 @@ from statistics import median
 
 import mlx.core as mx
 
-from ..whole_file import replacing
+from ..whole_file import write_whole
 
 Clock = Callable[[], float]
 """Seconds, from any start."""
@@ -117,8 +117,7 @@ class Referee:
         every = {case: asdict(verdict) for case, verdict in self.verdicts.items()}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self._file) as new:
-                new.write_text(json.dumps(every, indent=1, sort_keys=True), encoding="utf-8")
+            write_whole(self._file, json.dumps(every, indent=1, sort_keys=True))
         except OSError:
             self._file = None
 

@@ -13,14 +13,13 @@ from ..drafter import DrafterConfig, load_drafter
 from ..errors import DFlashError, UsageError
 from ..hub.resolve import resolve
 from ..model_folder import read_json
+from ..quantized import KEYS
 from ..target.model import Target
 from .architecture import as_second
 from .second import ARCHITECTURE
 from .settings import RunSettings
 
 _FIRST = "DFlashDraftModel"
-_ROUNDED = ("quantization", "quantization_config")
-"""Of a quantized drafter, which is dequantized to be trained on."""
 
 
 def adopted_config(
@@ -60,7 +59,7 @@ def adopted_config(
 
 def _written_out(raw: dict[str, Any], made: DrafterConfig) -> dict[str, Any]:
     """All that a new drafter's config has, in the same places."""
-    raw = {key: value for key, value in raw.items() if key not in _ROUNDED}
+    raw = {key: value for key, value in raw.items() if key not in KEYS}  # it is dequantized
     own = {**(raw.get("dflash_config") or {})}
     own.pop("block_size", None)
     own["mask_token_id"] = made.mask_token_id

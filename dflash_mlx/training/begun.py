@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..model_folder import read_json
-from ..whole_file import replacing
+from ..whole_file import write_whole
 from .settings import PrepareSettings
 
 BEGUN = "begun.json"
@@ -21,8 +21,7 @@ _KEPT = ("system", "turns", "length", "long_length")
 
 def note_begun(folder: Path, facts: dict[str, Any]) -> None:
     """Note who writes and how, ahead of the first conversation."""
-    with replacing(folder / BEGUN) as new:
-        new.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    write_whole(folder / BEGUN, json.dumps(facts, indent=2) + "\n")
 
 
 def refuse_change(folder: Path, facts: dict[str, Any]) -> None:

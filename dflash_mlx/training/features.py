@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import DFlashError
 from ..hub.store import check_space
 from ..target.model import Target
-from ..whole_file import replacing
+from ..whole_file import write_whole
 from .blocks import Batch
 from .conversations import Conversation, Ids, digest
 
@@ -121,8 +121,7 @@ class CachedFeatures:
             self._compute(data, rows)
             data.flush()
             done = rows[-1] + 1
-            with replacing(self._note) as new:
-                new.write_text(json.dumps({**subject, "done": done}), encoding="utf-8")
+            write_whole(self._note, json.dumps({**subject, "done": done}))
             yield int(self._starts[done]), int(self._starts[-1])
         assert done == total
         self._mapped = np.memmap(self._data, np.float16, "r", shape=shape)

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import DFlashError
 from ..pair import Pair
-from ..whole_file import replacing
+from ..whole_file import write_whole
 from .begun import begun_with, note_begun, refuse_change
 from .blocks import valid_anchors
 from .conversations import Conversation, conversation, split, without_repeats
@@ -144,7 +144,7 @@ class Prepare:
         useful = [talk for talk in talks if len(valid_anchors(talk.assistant))]
         train, heldout = split(useful, self._settings.heldout)
         for name, side in ((TRAIN, train), (HELDOUT, heldout)):
-            _write(self._folder / name, "".join(talk.to_json() + "\n" for talk in side))
+            write_whole(self._folder / name, "".join(talk.to_json() + "\n" for talk in side))
         manifest = {
             "target": self._pair.configuration.model,
             "target_fingerprint": self._identity,
@@ -159,7 +159,7 @@ class Prepare:
             "looped": sum(record["looped"] for record in records),
             "left_out": left_out,
         }
-        _write(self._folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        write_whole(self._folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
 
 def _within(
@@ -185,8 +185,3 @@ def _record(written: Written) -> dict[str, Any]:
 def _talk(record: dict[str, Any]) -> Conversation:
     flags = [flag == "1" for flag in record["assistant"]]
     return conversation(record["ids"], flags, record["temperature"])
-
-
-def _write(path: Path, content: str) -> None:
-    with replacing(path) as new:
-        new.write_text(content, encoding="utf-8")

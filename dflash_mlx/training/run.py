@@ -23,7 +23,7 @@ from ..hub.store import atomic_folder
 from ..model_folder import read_json
 from ..pair import Pair
 from ..target.model import Target
-from ..whole_file import replacing
+from ..whole_file import write_whole
 from . import memory
 from .adopted import adopted_config
 from .architecture import check_fits, make_drafter, new_config
@@ -141,8 +141,7 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         data = self.settings.data and [path.absolute() for path in self.settings.data]
         note = json.dumps(to_json(dataclasses.replace(self.settings, data=data)), indent=2)
-        with replacing(self.folder / "settings.json") as new:
-            new.write_text(note + "\n", encoding="utf-8")
+        write_whole(self.folder / "settings.json", note + "\n")
         drafter = make_drafter(self.config)
         drafter.set_dtype(self.target.dtype)
         checkpoint = load_checkpoint(self._last[0]) if self._last else None
@@ -280,8 +279,7 @@ class Run:
         """Drop what was written of steps that will be done again."""
         kept = [record for record in self.records() if record["step"] <= step]
         text = "".join(json.dumps(record) + "\n" for record in kept)
-        with replacing(self.folder / "metrics.jsonl") as new:
-            new.write_text(text, encoding="utf-8")
+        write_whole(self.folder / "metrics.jsonl", text)
 
 
 def _either(layer: Mapping[str, Any]) -> Mapping[str, Any]:

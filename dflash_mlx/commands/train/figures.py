@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DFlashError
-from ...whole_file import replacing
+from ...whole_file import write_whole
 
 SAME = ("drafter", "set", "temperature", "rows")
 """What figures are of: those of all four alike replace one another."""
@@ -38,5 +38,4 @@ def keep_figures(path: Path, rows: list[dict[str, Any]]) -> None:
     new = {tuple(row.get(name) for name in SAME) for row in rows}
     earlier = read_figures(path)
     kept = [row for row in earlier if tuple(row.get(name) for name in SAME) not in new]
-    with replacing(path) as place:
-        place.write_text(json.dumps({"rows": [*kept, *rows]}, indent=2) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps({"rows": [*kept, *rows]}, indent=2) + "\n")

@@ -19,7 +19,7 @@ from ...training.checkpoint import DRAFTER, checkpoints
 from ...training.corpus import MANIFEST, Corpus, fingerprint, read_corpus, read_manifest
 from ...training.run import noted_settings
 from ...training.settings import PrepareSettings, RunSettings, gather, read_recipe, to_json
-from ...whole_file import replacing
+from ...whole_file import write_whole
 from ..loading import setup_progress, silence_libraries
 from .app import Job
 from .progress import say
@@ -72,8 +72,7 @@ class Stages:
         with setup_progress() as tell:
             names = resolve_pair(self.model, None, tell)
         self.place.root.mkdir(parents=True, exist_ok=True)
-        with replacing(self.place.note) as new:
-            new.write_text(json.dumps({"model": self.model}) + "\n", encoding="utf-8")
+        write_whole(self.place.note, json.dumps({"model": self.model}) + "\n")
         return names
 
     def target(self) -> tuple[Pair, str]:
