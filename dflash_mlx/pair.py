@@ -21,6 +21,7 @@ from .backend import Backend
 from .drafter import Drafter, load_drafter
 from .drafter.fused import fuse
 from .drafter.serving import serve
+from .dtypes import DTYPES, dtype_name
 from .engine.blocks import COPIED_ROWS
 from .engine.context import Context
 from .engine.drafting import BlockDrafting, draft_head
@@ -41,7 +42,7 @@ from .kernels.metal import MAX_ROWS
 from .model_folder import read_optional_json
 from .quantized import suited
 from .row_convention import settle_rows
-from .target.load import DTYPES, load_pair_tokenizer, load_target
+from .target.load import load_pair_tokenizer, load_target
 from .target.model import Target
 
 
@@ -400,5 +401,5 @@ def _configuration(
 
 
 def _in_words(dtype: mx.Dtype, weights: str) -> str:
-    name = str(dtype).removeprefix("mlx.core.")
+    name = dtype_name(dtype)
     return f"{name} ({weights})" if weights else name

@@ -24,13 +24,14 @@ from ..benchmark.runner import Bench, Measured, Record, told
 from ..benchmark.server import ServerArm, parse_server
 from ..benchmark.strata import Stratum
 from ..benchmark.table import against_lines, differences, table, warm_up_line
+from ..dtypes import DTYPES
 from ..engine.options import Sampling
 from ..errors import DFlashError, UsageError
 from ..hub.pairs import resolve_pair
 from ..hub.resolve import resolve
 from ..machine import chip, versions
 from ..pair import Pair
-from ..target.load import DTYPES, load_target
+from ..target.load import load_target
 from .bench_arguments import BenchArguments
 from .loading import bench_progress, setup_progress, silence_libraries
 

@@ -10,11 +10,10 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map_with_path
 
+from ..dtypes import DTYPES
 from ..errors import DFlashError
 from ..model_folder import TensorInfo, read_header, read_json, weight_files
 from .quantize import is_float
-
-DTYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
 
 
 @dataclass

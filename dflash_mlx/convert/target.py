@@ -9,9 +9,10 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.utils import load_model, save_config
 
+from ..dtypes import DTYPES
 from ..errors import DFlashError
 from ..model_folder import read_json, weight_files
-from .source import DTYPES, Source, read_headers
+from .source import Source, read_headers
 
 TIED = "tie_word_embeddings"
 

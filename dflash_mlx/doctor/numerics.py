@@ -14,6 +14,7 @@ from functools import partial
 import mlx.core as mx
 import numpy as np
 
+from ..dtypes import dtype_name
 from ..kernels.block_attention import block_attention
 from ..kernels.block_matmul import Weights, block_matmul
 from ..kernels.fused import Causal, by_columns, grouped_attention, rms_norm
@@ -127,7 +128,7 @@ def ops(device: str, *, small: bool = False) -> Iterator[Op]:
 def _products(
     outputs: int, inputs: int, dtype: mx.Dtype, seed: int, metal: Metal | None
 ) -> Iterator[Op]:
-    shape = f"{outputs} x {inputs}, {_short(dtype)}"
+    shape = f"{outputs} x {inputs}, {dtype_name(dtype)}"
     rows, matrix = _normal((16, inputs), dtype, 2 * seed), _normal((outputs, inputs), dtype, 99)
     packed = mx.quantize(matrix, group_size=32, bits=4)
     stored = Weights(packed[0], packed[1], packed[2], 32, 4)
@@ -152,7 +153,7 @@ def _attention(
 ) -> Iterator[Op]:
     """Causal attention of 16 rows behind `length` keys, by MLX and by our op."""
     heads, key_heads, width = counts
-    shape = f"{heads}/{key_heads} heads of {width}, {length} keys, {_short(dtype)}"
+    shape = f"{heads}/{key_heads} heads of {width}, {length} keys, {dtype_name(dtype)}"
     queries = _normal((1, heads, 16, width), dtype, 3 * seed)
     keys, values = (_normal((1, key_heads, length + 16, width), dtype, n) for n in (7, 8))
     scale = width**-0.5
@@ -223,7 +224,3 @@ def _normal(shape: tuple[int, ...], dtype: mx.Dtype, seed: int) -> mx.array:
 
 def _wide(array: mx.array) -> np.ndarray:
     return np.array(array.astype(mx.float32), np.float64)
-
-
-def _short(dtype: mx.Dtype) -> str:
-    return str(dtype).removeprefix("mlx.core.")

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from .metal import MAX_ROWS, MORE_ROWS, Metal, short
+from ..dtypes import dtype_name
+from .metal import MAX_ROWS, MORE_ROWS, Metal
 from .race import Contest
 
 HEAD_DIMS = (8, 16, 32, 64, 80, 96, 128, 256)
@@ -90,7 +91,7 @@ def _case(parts: Parts) -> str:
     """What decides how fast a call is, but for the length of its context."""
     _, heads, rows, dims = parts.queries.shape
     groups = f"{heads} heads of {dims} on {parts.keys.shape[1]}"
-    return f"block_attention {groups}, {short(parts.queries.dtype)}, {rows} rows"
+    return f"block_attention {groups}, {dtype_name(parts.queries.dtype)}, {rows} rows"
 
 
 def unsupported(parts: Parts) -> str | None:
@@ -104,7 +105,7 @@ def unsupported(parts: Parts) -> str | None:
     if group > MAX_GROUP:
         return f"{group} grouped heads"
     if len({part.dtype for part in parts}) > 1 or parts.queries.dtype not in _DTYPES:
-        return "dtypes " + ", ".join(str(part.dtype).removeprefix("mlx.core.") for part in parts)
+        return "dtypes " + ", ".join(dtype_name(part.dtype) for part in parts)
     return None
 
 

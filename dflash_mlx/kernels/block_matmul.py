@@ -7,7 +7,8 @@ from typing import NamedTuple
 import mlx.core as mx
 import mlx.nn as nn
 
-from .metal import MAX_ROWS, MORE_ROWS, Metal, short
+from ..dtypes import dtype_name
+from .metal import MAX_ROWS, MORE_ROWS, Metal
 from .race import Contest
 
 WIDE = 16384
@@ -82,7 +83,7 @@ def case(x: mx.array, weights: Weights) -> str:
     """What decides how fast a call is: the matrix, the type and the rows."""
     (outputs, inner), rows = weights.shape, x.size // x.shape[-1]
     stored = f"{weights.bits} bits in {weights.group_size}" if weights.bits else "floats"
-    return f"{outputs} x {inner}, {stored}, {short(x.dtype)}, {rows} rows"
+    return f"{outputs} x {inner}, {stored}, {dtype_name(x.dtype)}, {rows} rows"
 
 
 def launch(x: mx.array, weights: Weights, metal: Metal) -> mx.array:

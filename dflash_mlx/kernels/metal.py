@@ -40,11 +40,6 @@ def source_folder() -> Path:
     raise DFlashError("The Metal sources are missing from this installation: reinstall dflash-mlx.")
 
 
-def short(dtype: mx.Dtype) -> str:
-    """A type's name, without the module's."""
-    return str(dtype).removeprefix("mlx.core.")
-
-
 @cache
 def read_source(name: str, headers: tuple[str, ...] = ()) -> tuple[str, str]:
     """What precedes the kernel `name`, with the shared `headers` first, and its body.

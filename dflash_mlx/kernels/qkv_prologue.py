@@ -8,7 +8,8 @@ from functools import cached_property
 
 import mlx.core as mx
 
-from .metal import MAX_ROWS, MORE_ROWS, Metal, short
+from ..dtypes import dtype_name
+from .metal import MAX_ROWS, MORE_ROWS, Metal
 from .race import Contest
 
 MAX_DIMS = 256
@@ -64,7 +65,7 @@ def qkv_prologue(
         return twin(projected, position, layer)
     contest = Contest(
         f"qkv_prologue {layer.heads} + {layer.kv_heads} heads of {layer.dims},"
-        f" {short(projected.dtype)}",
+        f" {dtype_name(projected.dtype)}",
         lambda: list(_kernel(projected, position, layer, metal)),
         lambda: list(twin(projected, position, layer)),
     )

@@ -16,8 +16,6 @@ from ..errors import DFlashError
 from ..quantized import suited
 from .kv_bits import group_size
 
-DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
-
 
 def load_target(
     folder: Path, dtype: mx.Dtype | None, device: str, kv_bits: int | None = None

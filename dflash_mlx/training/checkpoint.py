@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
+from ..dtypes import dtype_name
 from ..errors import DFlashError
 from ..hub.store import atomic_folder
 from .initial import Weights
@@ -86,7 +87,7 @@ def write_drafter(
     folder: Path, config: Mapping[str, Any], weights: Weights, dtype: mx.Dtype = mx.float32
 ) -> None:
     """A drafter's `config.json` and `model.safetensors` in z-lab's packaging."""
-    content = {**config, "torch_dtype": str(dtype).removeprefix("mlx.core.")}
+    content = {**config, "torch_dtype": dtype_name(dtype)}
     (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     arrays = {name: array.astype(dtype) for name, array in weights.items()}
     _save(folder / "model.safetensors", arrays)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 import numpy as np
 
+from ..dtypes import dtype_name
 from ..errors import DFlashError
 from ..hub.store import check_space
 from ..target.model import Target
@@ -107,7 +108,7 @@ class CachedFeatures:
         subject: dict[str, object] = {
             "target": identity,
             "taps": list(self._target.tap_ids),
-            "dtype": str(self._target.dtype).removeprefix("mlx.core."),
+            "dtype": dtype_name(self._target.dtype),
             "conversations": digest(self._conversations),
         }
         done = self._done(subject)

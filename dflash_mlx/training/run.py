@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..dtypes import dtype_name
 from ..errors import UsageError
 from ..hub.resolve import resolve
 from ..hub.store import atomic_folder
@@ -118,7 +119,7 @@ class Run:
         self._subject = {
             "conversations": digest(corpus.train),
             "target": identity,
-            "dtype": str(pair.target.dtype).removeprefix("mlx.core."),
+            "dtype": dtype_name(pair.target.dtype),
         }
         self._check_subject()
         self.config = self._config()

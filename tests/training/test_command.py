@@ -22,6 +22,7 @@ from dflash_mlx.commands.train.progress import Pace
 from dflash_mlx.commands.train.stages import Stages
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.pair import Pair
+from dflash_mlx.training.alone import alone
 from dflash_mlx.training.settings import (
     STAGES,
     EvalSettings,
@@ -105,6 +106,24 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(target: Path, tmp_path: Path)
     again = subprocess.run(shorter, env=env, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
     assert f"going on behind step {step}" in again.stderr
+
+
+@pytest.mark.parametrize("stage", ["prepare", "run"])
+def test_a_folder_where_another_is_at_work_is_left_alone(
+    run_cli: RunCli, target: Path, tmp_path: Path, stage: str
+) -> None:
+    job = tmp_path / "job"
+    given = ["--model", str(target), "--folder", str(job)]
+    job.mkdir()
+    with alone(job):
+        held = run_cli("train", stage, *given, home=True)
+    assert held.returncode == 1
+    assert "Another `dflash-mlx train` is at work" in held.stderr
+    assert str(job) in held.stderr
+    assert not (job / "data").exists()
+    assert not (job / "run").exists()
+    with alone(job):  # it is free again, and nothing of the lock lies there
+        assert {path.name for path in job.iterdir()} == {"train.json"}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...training.alone import alone
 from ...training.checkpoint import checkpoints
 from ...training.corpus import read_manifest
 from ...training.prepare import Prepare, PrepareReport
@@ -21,7 +22,7 @@ def prepare_data(stages: Stages, given: dict[str, Any]) -> None:
     for note in stage.notes:
         say(f"note: {note}")
     pace, tokens, told = Pace(), Pace(), False
-    with stopping() as stop:
+    with alone(stages.place.root), stopping() as stop:
         for report in stage.run(stop):
             if not told:
                 told = True

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...training import memory
+from ...training.alone import alone
 from ...training.corpus import read_corpus
 from ...training.features import CachedFeatures, ComputeTaps, compute_taps
 from ...training.plots import curves
@@ -25,27 +26,28 @@ def run(
     """Begin the run, or go on with it; `make` and `compute` do the arithmetic."""
     settings = settle(stages.place.run, stages.section("run"), given)
     pair, identity = stages.target()
-    corpus = read_corpus(
-        settings.data or [stages.place.data],
-        pair.target.vocab_rows,
-        identity,
-        heldout=settings.heldout,
-        max_length=settings.max_length,
-        keep_loops=settings.keep_loops,
-    )
-    for note in corpus.notes:
-        say(f"note: {note}")
-    counts = corpus.describe()
-    say(
-        f"{counts['conversations']:,} conversations, {counts['tokens']:,} tokens,"
-        f" {counts['answer_tokens']:,} of them answers;"
-        f" {counts['heldout_conversations']:,} conversations held out"
-    )
-    job = Run(pair, settings, stages.place.run, corpus, identity, compute)
-    _describe(job, settings)
-    with stopping() as stop:
-        _cache_features(job, settings, stop)
-        _train(job, make, stop)
+    with alone(stages.place.root):
+        corpus = read_corpus(
+            settings.data or [stages.place.data],
+            pair.target.vocab_rows,
+            identity,
+            heldout=settings.heldout,
+            max_length=settings.max_length,
+            keep_loops=settings.keep_loops,
+        )
+        for note in corpus.notes:
+            say(f"note: {note}")
+        counts = corpus.describe()
+        say(
+            f"{counts['conversations']:,} conversations, {counts['tokens']:,} tokens,"
+            f" {counts['answer_tokens']:,} of them answers;"
+            f" {counts['heldout_conversations']:,} conversations held out"
+        )
+        job = Run(pair, settings, stages.place.run, corpus, identity, compute)
+        _describe(job, settings)
+        with stopping() as stop:
+            _cache_features(job, settings, stop)
+            _train(job, make, stop)
 
 
 def _describe(job: Run, settings: RunSettings) -> None:
