@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,9 +14,9 @@ import mlx.nn as nn
 from jinja2 import TemplateError
 from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from tokenizers import Tokenizer
 
 from .backend import Backend
+from .belonging import check_pair, check_tokenizers, stranger, trained_thinking
 from .drafter import Drafter, load_drafter
 from .drafter.fused import fuse
 from .drafter.serving import serve
@@ -37,7 +36,6 @@ from .engine.thinking import thinking_tags
 from .engine.tuning import Tuning
 from .errors import DFlashError, UsageError
 from .hub.pairs import PairFolders
-from .hub.registry import base_name, pair_of_drafter
 from .kernels.metal import MAX_ROWS
 from .model_folder import read_optional_json
 from .quantized import suited
@@ -258,69 +256,6 @@ def load_pair(
     return pair
 
 
-def check_pair(target: Target, drafter: Drafter, stop_tokens: frozenset[int] = frozenset()) -> None:
-    """Raise DFlashError unless the drafter was made for this target, by shapes and counts."""
-    config = drafter.config
-    for what, of_drafter, of_target in (
-        ("hidden size", config.hidden_size, target.hidden_size),
-        ("number of target layers", config.num_target_layers, target.num_layers),
-    ):
-        if of_drafter is not None and of_drafter != of_target:
-            raise DFlashError(
-                f"Drafter and target are not a pair: the drafter was made for a {what} of"
-                f" {of_drafter}, the target's is {of_target}. Choose another --draft-model, or"
-                " --no-draft."
-            )
-    if config.vocab_size > target.vocab_rows:
-        raise DFlashError(
-            f"Drafter and target are not a pair: the drafter's vocabulary has {config.vocab_size}"
-            f" tokens, the target's {target.vocab_rows}. Choose another --draft-model, or"
-            " --no-draft."
-        )
-    if config.mask_token_id in stop_tokens:
-        raise DFlashError(
-            f"Drafter and target are not a pair: the drafter's mask token {config.mask_token_id}"
-            " ends the target's texts. Choose another --draft-model, or --no-draft."
-        )
-    if reason := target.rollback_refusal():
-        raise DFlashError(f"This target cannot draft: {reason}. Use --no-draft.")
-
-
-_STRANGERS = 0.01
-"""Share of the ids that may stand for other tokens: a few may be spelled in another way."""
-
-
-def check_tokenizers(names: PairFolders, tokenizer: TokenizerWrapper) -> None:
-    """Raise DFlashError where the drafter's folder holds a tokenizer of other tokens."""
-    file = names.draft_folder / "tokenizer.json" if names.draft_folder else None
-    if file is None or not file.exists():
-        return
-    try:
-        theirs = Tokenizer.from_file(str(file)).get_vocab()
-    except Exception as error:  # the library raises nothing more precise
-        raise DFlashError(f"{file} cannot be read ({error}): fetch the drafter again.") from error
-    ours = tokenizer.get_vocab()
-    both = ours.keys() & theirs.keys()
-    strangers = sum(ours[token] != theirs[token] for token in both) + len(theirs) - len(both)
-    if strangers > _STRANGERS * len(theirs):
-        raise DFlashError(
-            f"Drafter and target are not a pair: {strangers:,} of the {len(theirs):,} tokens of the"
-            " drafter's tokenizer are others than the target's. Choose another --draft-model, or"
-            " --no-draft."
-        )
-
-
-def _stranger(names: PairFolders, drafter: Drafter | None) -> str | None:
-    """A note where a drafter was made for a target of another name, which may fit all the same."""
-    known = pair_of_drafter(names.draft_model or "")
-    made_for = known.name if known else drafter.config.target_model if drafter else None
-    also = known.also if known else ()
-    named = {base_name(name) for name in (made_for, *also) if name}
-    if drafter is None or not named or base_name(names.model) in named:
-        return None
-    return f"the drafter was made for {made_for}: with {names.model} fewer drafts may hit"
-
-
 def default_sampling(generation_config: Mapping[str, Any]) -> Sampling:
     """How the model's `generation_config.json` wants it sampled; greedy where it does not say."""
     if generation_config.get("do_sample") is False or "temperature" not in generation_config:
@@ -339,24 +274,6 @@ def default_sampling(generation_config: Mapping[str, Any]) -> Sampling:
     except (UsageError, TypeError) as error:
         why = error if isinstance(error, UsageError) else "a value of it is no number."
         raise DFlashError(f"The model's generation_config.json cannot be used: {why}") from error
-
-
-_CARD_SWITCH = re.compile(r"enable_thinking\W{1,4}(true|false)", re.IGNORECASE)
-
-
-def trained_thinking(draft_folder: Path) -> bool | None:
-    """Whether a drafter was trained on replies with reasoning, as far as its folder tells.
-
-    `enable_thinking` in its config.json says so, else the way that its card (README.md) switches
-    the target's template, if it is always the same. The wrong mode costs most of the acceptance.
-    """
-    stated = read_optional_json(draft_folder / "config.json").get("enable_thinking")
-    if isinstance(stated, bool):
-        return stated
-    card = draft_folder / "README.md"
-    text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
-    shown = {word.lower() for word in _CARD_SWITCH.findall(text)}
-    return shown == {"true"} if len(shown) == 1 else None
 
 
 def _thinking(names: PairFolders) -> bool | None:
@@ -383,7 +300,7 @@ def _configuration(
     backend: Backend,
 ) -> Configuration:
     """What runs; `weights` are words on those of the target and of the drafter."""
-    stranger = _stranger(names, drafter)
+    notes = (names.note, stranger(names, drafter), names.memory)
     return Configuration(
         model=names.model,
         draft_model=names.draft_model,
@@ -395,7 +312,7 @@ def _configuration(
         exact=backend.exact,
         block_size=drafter.config.verified_rows if drafter else 1,
         kernels=FUSED_LAYERS if target.serving.fused else STOCK_KERNELS,
-        notes=(*backend.notes, *(n for n in (names.note, stranger, names.memory) if n)),
+        notes=(*backend.notes, *(note for note in notes if note)),
         draft_vocab=len(drafter.config.draft_vocab or ()) or None if drafter else None,
     )
 

@@ -13,11 +13,12 @@ import pytest
 
 from dflash_mlx.api import generate
 from dflash_mlx.backend import prepare
+from dflash_mlx.belonging import check_pair
 from dflash_mlx.drafter import Drafter
 from dflash_mlx.engine.options import Options, Sampling
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.pairs import PairFolders
-from dflash_mlx.pair import Pair, check_pair, default_sampling, load_pair
+from dflash_mlx.pair import Pair, default_sampling, load_pair
 from dflash_mlx.target.model import Target
 from tests.convert.tiny_models import convert
 from tests.tiny import tiny_drafter, tiny_target

@@ -9,12 +9,12 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_map
 
+from ..belonging import trained_thinking
 from ..drafter.draft_vocab import FILE, write_draft_vocab
 from ..drafter.model import Drafter
 from ..errors import UsageError
 from ..hub.resolve import describes_drafter
 from ..model_folder import read_json
-from ..pair import trained_thinking
 from . import drafter, target
 from .counted import count_answers, coverage, most_frequent
 from .files import companion_bytes, copy_companions, parameters, write_weights

@@ -10,12 +10,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from dflash_mlx.belonging import trained_thinking
 from dflash_mlx.convert.counted import count_answers, coverage, most_frequent
 from dflash_mlx.drafter import Drafter, load_drafter
 from dflash_mlx.drafter.dflash2 import SecondDrafter
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.pairs import PairFolders
-from dflash_mlx.pair import trained_thinking
 from tests.convert.tiny_models import config_of, convert, names, tensors
 from tests.drafter.tiny import feed, rows, taps
 from tests.tiny_folders import MASK, VOCABULARY, write_drafter, write_tiny_pair
