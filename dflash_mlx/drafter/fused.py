@@ -6,7 +6,17 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from ..kernels.fused import Columns, FusedNorm, Turns, by_columns, can_join, frequencies, swiglu
+from ..kernels.fused import (
+    Columns,
+    FusedNorm,
+    Narrowing,
+    Turns,
+    by_columns,
+    can_join,
+    frequencies,
+    narrows,
+    swiglu,
+)
 from .model import MLP, Attention, Drafter
 from .rope import Position, Rope
 
@@ -26,7 +36,10 @@ def fuse(drafter: Drafter) -> None:
                 joined += parts
     for module in drafter.modules():
         if can_join([module]) and not any(module is each for each in joined):
-            module.weight = by_columns(module.weight)
+            if narrows(module):
+                module.__class__ = Narrowing
+            else:
+                module.weight = by_columns(module.weight)
         elif type(module) is nn.RMSNorm and module.weight.dtype == mx.float32:
             module.__class__ = FusedNorm
     if not drafter.rope.interleaved and drafter.rope.magnitude == 1:

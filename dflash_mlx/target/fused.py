@@ -18,12 +18,16 @@ from mlx_lm.models.rope_utils import Llama3RoPE
 from ..kernels.fused import (
     Causal,
     Columns,
+    FusedHead,
     FusedNorm,
+    FusedTable,
+    Narrowing,
     Turns,
     by_columns,
     can_join,
     frequencies,
     grouped_attention,
+    narrows,
     swiglu,
 )
 from .served_mlp import served_mlp
@@ -32,12 +36,13 @@ Served = tuple[nn.Module, type[nn.Module]]
 
 _ATTENTIONS = (llama.Attention, qwen2.Attention, qwen3.Attention, qwen3_moe.Attention)
 _MLPS = (llama.MLP, qwen2.MLP, qwen3.MLP, qwen3_moe.MLP)
+_HEADS: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: FusedHead, nn.Embedding: FusedTable}
 
 
 def fused_layers(model: nn.Module, head: nn.Module) -> list[Served]:
     """The layers of `model` that our ops serve, each with a subclass of its class for it alone.
 
-    Their weights and those of `head` are stored by columns from now on; where no layer can be
+    Their wide weights and those of `head` are stored by columns from now on; where no layer can be
     served, nothing is changed.
     """
     causal, turns = Causal(), dict[bytes, Turns]()
@@ -52,18 +57,22 @@ def fused_layers(model: nn.Module, head: nn.Module) -> list[Served]:
             into = Columns([module.gate_proj, module.up_proj])
             served.append((module, served_mlp(module, into, swiglu)))
     if served:
-        for layer in _alone(served, head):
-            layer.weight = by_columns(layer.weight)
+        for layer in _alone(served):
+            if narrows(layer):
+                served.append((layer, Narrowing))
+            elif type(layer) is nn.Linear:
+                layer.weight = by_columns(layer.weight)
+        if type(head) in _HEADS and head.weight.ndim == 2:
+            head.weight = by_columns(head.weight)
+            served.append((head, _HEADS[type(head)]))
         norms = [module for _, module in model.named_modules() if type(module) is nn.RMSNorm]
         served += [(norm, FusedNorm) for norm in norms]
     return served
 
 
-def _alone(served: list[Served], head: nn.Module) -> list[nn.Module]:
-    """The linear layers that nothing is joined with, and the head."""
-    last = [getattr(module, "o_proj", None) or module.down_proj for module, _ in served]
-    plain = (nn.Linear, nn.Embedding)
-    return [each for each in [*last, head] if type(each) in plain and each.weight.ndim == 2]
+def _alone(served: list[Served]) -> list[nn.Module]:
+    """The layers that nothing is joined with: what attentions and MLPs end with."""
+    return [getattr(module, "o_proj", None) or module.down_proj for module, _ in served]
 
 
 def _frequencies(layer: Any) -> np.ndarray[Any, Any] | None:

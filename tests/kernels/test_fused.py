@@ -7,15 +7,21 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
+from dflash_mlx.kernels import fused
 from dflash_mlx.kernels.fused import (
     Causal,
     Columns,
+    FusedHead,
+    FusedTable,
+    Narrowing,
     Turns,
     by_columns,
     can_join,
     grouped_attention,
+    narrows,
     rms_norm,
     swiglu,
+    times_columns,
 )
 
 
@@ -45,6 +51,55 @@ def test_joined_layers_give_their_outputs_side_by_side(bias: bool) -> None:
     for layer, weight in zip(layers, weights, strict=True):
         assert mx.array_equal(layer.weight, weight).item()
         assert np.array(layer.weight, copy=False).strides == (4, 4 * 12), "a view of what is joined"
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 15, 16, 17])
+@pytest.mark.parametrize("bias", [False, True])
+def test_any_number_of_rows_is_multiplied(rows: int, bias: bool) -> None:
+    x = normal(2, rows, 8)
+    narrow, wide = nn.Linear(8, 6, bias=bias), nn.Linear(8, 20, bias=bias)
+    table = nn.Embedding(20, 8)
+    expected = narrow(x), wide(x), table.as_linear(x)
+    assert narrows(narrow)
+    assert not narrows(wide)
+
+    narrow.__class__, wide.__class__, table.__class__ = Narrowing, FusedHead, FusedTable
+    wide.weight, table.weight = by_columns(wide.weight), by_columns(table.weight)
+
+    for ours, theirs in zip((narrow(x), wide(x), table.as_linear(x)), expected, strict=True):
+        assert ours.shape == theirs.shape
+        assert mx.allclose(ours, theirs, atol=1e-6).item()
+
+
+@pytest.mark.parametrize(("small", "turned"), [(1 << 21, 16), (0, 3)])
+def test_rows_are_columns_while_they_are_few(
+    monkeypatch: pytest.MonkeyPatch, small: int, turned: int
+) -> None:
+    monkeypatch.setattr(fused, "_SMALL", small)
+    called: list[int] = []
+    plain = nn.Linear.__call__
+    monkeypatch.setattr(
+        nn.Linear, "__call__", lambda self, x: (called.append(x.shape[1]), plain(self, x))[1]
+    )
+    layer = nn.Linear(8, 6)
+    layer.__class__ = Narrowing
+
+    for rows in range(1, 20):
+        layer(normal(1, rows, 8))
+
+    assert called == list(range(turned + 1, 20))
+
+
+def test_rows_that_are_not_few_are_sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
+    padded: list[int] = []
+    pad = mx.pad
+    monkeypatch.setattr(mx, "pad", lambda x, width: (padded.append(x.shape[0]), pad(x, width))[1])
+    matrix = normal(8, 20)
+
+    for rows in range(1, 20):
+        times_columns(normal(1, rows, 8), matrix)
+
+    assert padded == list(range(4, 16))
 
 
 def test_only_plain_float32_layers_are_joined() -> None:

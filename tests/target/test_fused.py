@@ -12,6 +12,7 @@ import mlx.nn as nn
 import pytest
 from mlx_lm.models.cache import BatchKVCache
 
+from dflash_mlx.kernels.fused import FusedHead, FusedTable, Narrowing
 from dflash_mlx.target.model import Target
 from tests.families.models import build, config_of
 from tests.target.caches import append, contents
@@ -130,6 +131,18 @@ def test_a_batch_is_served_by_our_attention(monkeypatch: pytest.MonkeyPatch) -> 
     logits, _ = fused.forward(mx.array([TEXT[:8], [0, 0, 0, *TEXT[:5]]]), cache)
 
     assert mx.isfinite(logits).all().item()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_head_and_the_layers_that_end_a_block_are_served(tied: bool) -> None:
+    model = build("llama", tie_word_embeddings=tied)
+    target = Target(model, {**config_of("llama"), "tie_word_embeddings": tied}, (0,), fused=True)
+
+    with target.serving.on():
+        assert type(target.head_module) is (FusedTable if tied else FusedHead)
+        for layer in target.layers:
+            assert type(layer.self_attn.o_proj) is Narrowing
+            assert type(layer.mlp.down_proj) is Narrowing
 
 
 def test_the_model_can_still_be_called_as_it_came() -> None:
