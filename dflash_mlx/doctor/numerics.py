@@ -17,8 +17,9 @@ import numpy as np
 from ..dtypes import dtype_name
 from ..kernels.block_attention import block_attention
 from ..kernels.block_matmul import Weights, block_matmul
-from ..kernels.fused import Causal, by_columns, grouped_attention, rms_norm
+from ..kernels.fused import Causal, grouped_attention, rms_norm
 from ..kernels.metal import Metal
+from ..kernels.products import by_columns
 from .finding import Finding
 
 ROWS = (2, 8, 16)

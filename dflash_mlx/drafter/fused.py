@@ -6,17 +6,8 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from ..kernels.fused import (
-    Columns,
-    FusedNorm,
-    Narrowing,
-    Turns,
-    by_columns,
-    can_join,
-    frequencies,
-    narrows,
-    swiglu,
-)
+from ..kernels.fused import FusedNorm, Turns, frequencies, swiglu
+from ..kernels.products import Columns, Narrowing, by_columns, can_join, narrows
 from .model import MLP, Attention, Drafter
 from .rope import Position, Rope
 

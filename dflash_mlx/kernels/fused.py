@@ -1,17 +1,12 @@
-"""Ops for a CPU with OpenBLAS: fewer and larger products, and weights stored as it reads them fast.
+"""Attention, norms, rope and activations in few ops, for a CPU with OpenBLAS; see `products` too.
 
-On such a machine a pass of a small model spends most of its time outside arithmetic: OpenBLAS
-copies every weight into its own order before it multiplies, and MLX runs each small op by itself.
-Stored by columns, weights are copied in half the time; layers that read the same rows are one
-product; a product's rows are as many as OpenBLAS multiplies best; query heads that share keys are
-rows of one product. Not for `exact`: sums are in another order than MLX's own, as OpenBLAS's are
-anyway.
+On such a machine MLX runs each small op by itself, and a pass of a small model has many. Not for
+`exact`: sums are in another order than MLX's own, as OpenBLAS's are anyway.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -22,94 +17,6 @@ _LOG2_E = math.log2(math.e)
 """MLX's exponential takes 25 ns an element on x86, its power 9: so e^x is here 2^(x log2 e)."""
 
 _LOWEST = float(np.finfo(np.float32).min)
-
-_WHOLE = 16
-"""Rows in which OpenBLAS's kernels for x86 work best: 16 are multiplied sooner than 4 to 15."""
-
-_FEW = 3
-"""Rows, as columns of a product, up to which OpenBLAS's threads share the weights: its
-SWITCH_RATIO gives a thread two rows or more, and then each thread needs all the weights."""
-
-_SMALL = 1 << 21
-"""Weights of a layer up to which that does not matter, as they stay in the caches."""
-
-
-def by_columns(weight: mx.array) -> mx.array:
-    """The same matrix `[N, K]`, evaluated, a view of its transpose."""
-    columns = mx.contiguous(weight.T)
-    mx.eval(columns)
-    return columns.T
-
-
-def times_columns(x: mx.array, matrix: mx.array, least: int = 4) -> mx.array:
-    """x `[..., K]` times a `matrix` `[K, N]` stored in that order; `least` rows or more as 16."""
-    count = math.prod(x.shape[:-1])
-    if not least <= count < _WHOLE:
-        return x @ matrix
-    rows = mx.pad(x.reshape(count, -1), [(0, _WHOLE - count), (0, 0)])
-    return (rows @ matrix)[:count].reshape(*x.shape[:-1], -1)
-
-
-class FusedHead(nn.Linear):
-    """An LM head whose weight is stored by columns."""
-
-    def __call__(self, x: mx.array) -> mx.array:
-        logits = times_columns(x, self.weight.T, 3)
-        return logits + self.bias if "bias" in self else logits
-
-
-class FusedTable(nn.Embedding):
-    """An embedding table, stored by columns, that is the LM head too."""
-
-    def as_linear(self, x: mx.array) -> mx.array:
-        return times_columns(x, self.weight.T, 3)
-
-
-class Narrowing(nn.Linear):
-    """A linear layer with no more outputs than inputs, whose few rows are columns of its product.
-
-    OpenBLAS multiplies a weight `[N, K]` by columns `[K, rows]` sooner than rows by the weight.
-    """
-
-    def __call__(self, x: mx.array) -> mx.array:
-        count = math.prod(x.shape[:-1])
-        if count > (_WHOLE if self.weight.size <= _SMALL else _FEW):
-            return super().__call__(x)
-        product = (self.weight @ x.reshape(count, -1).T).T.reshape(*x.shape[:-1], -1)
-        return product + self.bias if "bias" in self else product
-
-
-def narrows(layer: nn.Module) -> bool:
-    """Whether `layer` is a plain float32 linear one that has no more outputs than inputs."""
-    return can_join([layer]) and layer.weight.shape[0] <= layer.weight.shape[1]
-
-
-class Columns:
-    """x `[..., K]` -> `[..., N]`: the outputs of linear `layers` side by side, as one product.
-
-    The layers' own weights become views of what is joined: nothing is in memory twice.
-    """
-
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
-        self._matrix = by_columns(mx.concatenate([layer.weight for layer in layers])).T
-        biases = [layer.bias for layer in layers if "bias" in layer]
-        self._bias = mx.concatenate(biases) if biases else None
-        begin = 0
-        for layer in layers:
-            end = begin + layer.weight.shape[0]
-            layer.weight = self._matrix[:, begin:end].T
-            mx.eval(layer.weight)
-            begin = end
-
-    def __call__(self, x: mx.array) -> mx.array:
-        product = times_columns(x, self._matrix)
-        return product if self._bias is None else product + self._bias
-
-
-def can_join(layers: Sequence[nn.Module]) -> bool:
-    """Whether `layers` are plain float32 linear ones, with a bias all or none."""
-    plain = all(type(layer) is nn.Linear and layer.weight.dtype == mx.float32 for layer in layers)
-    return plain and len({"bias" in layer for layer in layers}) == 1
 
 
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:

@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from ..kernels.block_matmul import Weights
-from ..kernels.fused import by_columns, times_columns
+from ..kernels.products import HEAD_FROM, by_columns, times_columns
 
 Rows = Callable[[mx.array], mx.array]
 _FLOAT, _QUANTIZED = (nn.Linear, nn.Embedding), (nn.QuantizedLinear, nn.QuantizedEmbedding)
@@ -77,7 +77,7 @@ def _rows(
     def rows(hidden: mx.array) -> mx.array:
         if type(head) in _FLOAT:
             table = parts["weight"].T
-            logits = times_columns(hidden, table, 3) if columns else hidden @ table
+            logits = times_columns(hidden, table, HEAD_FROM) if columns else hidden @ table
         else:
             logits = mx.quantized_matmul(
                 hidden,

@@ -15,20 +15,15 @@ from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.rope_utils import Llama3RoPE
 
-from ..kernels.fused import (
-    Causal,
+from ..kernels.fused import Causal, FusedNorm, Turns, frequencies, grouped_attention, swiglu
+from ..kernels.products import (
     Columns,
     FusedHead,
-    FusedNorm,
     FusedTable,
     Narrowing,
-    Turns,
     by_columns,
     can_join,
-    frequencies,
-    grouped_attention,
     narrows,
-    swiglu,
 )
 from .served_mlp import served_mlp
 

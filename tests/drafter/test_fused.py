@@ -11,7 +11,7 @@ import pytest
 
 from dflash_mlx.drafter import load_drafter
 from dflash_mlx.drafter.fused import FusedMLP, fuse
-from dflash_mlx.kernels.fused import Narrowing
+from dflash_mlx.kernels.products import Narrowing
 from tests.drafter.tiny import rows, taps, tiny_config, tiny_drafter
 
 PARITY = Path(__file__).parent.parent / "data" / "parity"

@@ -12,7 +12,7 @@ import mlx.nn as nn
 import pytest
 from mlx_lm.models.cache import BatchKVCache
 
-from dflash_mlx.kernels.fused import FusedHead, FusedTable, Narrowing
+from dflash_mlx.kernels.products import FusedHead, FusedTable, Narrowing
 from dflash_mlx.target.model import Target
 from tests.families.models import build, config_of
 from tests.target.caches import append, contents
