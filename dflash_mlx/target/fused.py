@@ -57,7 +57,7 @@ def fused_layers(model: nn.Module, head: nn.Module) -> list[Served]:
                 served.append((layer, Narrowing))
             elif type(layer) is nn.Linear:
                 layer.weight = by_columns(layer.weight)
-        if type(head) in _HEADS and head.weight.ndim == 2:
+        if type(head) in _HEADS:
             head.weight = by_columns(head.weight)
             served.append((head, _HEADS[type(head)]))
         norms = [module for _, module in model.named_modules() if type(module) is nn.RMSNorm]

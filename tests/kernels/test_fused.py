@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 from dflash_mlx.kernels.fused import Causal, Turns, grouped_attention, rms_norm, swiglu
-
-
-def normal(*shape: int, seed: int = 0) -> mx.array:
-    return mx.random.normal(shape, key=mx.random.key(seed))
+from tests.kernels.arrays import normal
 
 
 def test_swiglu_is_that_of_the_formula_far_from_nought_too() -> None:

@@ -18,10 +18,7 @@ from dflash_mlx.kernels.products import (
     narrows,
     times_columns,
 )
-
-
-def normal(*shape: int, seed: int = 0) -> mx.array:
-    return mx.random.normal(shape, key=mx.random.key(seed))
+from tests.kernels.arrays import normal
 
 
 def test_by_columns_is_the_same_matrix_in_another_order() -> None:
