@@ -19,7 +19,7 @@ from ..kernels.block_attention import block_attention
 from ..kernels.block_matmul import Weights, block_matmul
 from ..kernels.fused import Causal, grouped_attention, rms_norm
 from ..kernels.metal import Metal
-from ..kernels.products import by_columns
+from ..kernels.products import Narrowing, by_columns, times_columns
 from .finding import Finding
 
 ROWS = (2, 8, 16)
@@ -145,8 +145,21 @@ def _products(
         yield Op(f"our matmul {shape}", dtype, product(Weights(matrix), metal), truth)
         yield Op(f"our 4-bit matmul {shape}", dtype, product(stored, metal), truth_4)
     else:
-        columns = by_columns(matrix)
-        yield Op(f"matmul by columns {shape}", dtype, product(Weights(columns), None), truth)
+        yield Op(f"matmul by columns {shape}", dtype, _by_columns(rows, matrix), truth)
+        if outputs <= inputs:
+            yield Op(f"narrowing matmul {shape}", dtype, _narrowing(rows, matrix), truth)
+
+
+def _by_columns(rows: mx.array, matrix: mx.array) -> Call:
+    columns = by_columns(matrix).T
+    return lambda start, stop: times_columns(rows[start:stop], columns)
+
+
+def _narrowing(rows: mx.array, matrix: mx.array) -> Call:
+    outputs, inputs = matrix.shape
+    layer = Narrowing(inputs, outputs, bias=False)
+    layer.weight = matrix
+    return lambda start, stop: layer(rows[start:stop])
 
 
 def _attention(

@@ -21,8 +21,7 @@ from .stages import Stages
 def export(stages: Stages, given: dict[str, Any]) -> None:
     """Write the folder, and say how to try it."""
     settings = gather(ExportSettings, stages.section("export"), given)
-    drafter = settings.draft_model or stages.best()
-    output = settings.output or stages.place.root / "export"
+    drafter, output = _ends(stages, settings)
     target = stages.model or NAME
     facts = _facts(stages, drafter)
     write_export(
@@ -42,12 +41,17 @@ def export(stages: Stages, given: dict[str, Any]) -> None:
 def export_once(stages: Stages) -> None:
     """Export where that was not done yet; an export that the run went past is told."""
     settings = gather(ExportSettings, stages.section("export"))
-    drafter = settings.draft_model or stages.best()
-    output = settings.output or stages.place.root / "export"
+    drafter, output = _ends(stages, settings)
     if not output.exists():
         export(stages, {})
     elif _written(drafter) > _written(output / "zlab"):
         say(f"note: {output} is older than {drafter}: remove it, and the same command exports anew")
+
+
+def _ends(stages: Stages, settings: ExportSettings) -> tuple[Path, Path]:
+    """The drafter that is exported, and the folder that it is exported to."""
+    drafter = settings.draft_model or stages.best()
+    return drafter, settings.output or stages.place.root / "export"
 
 
 def _written(folder: Path) -> float:
