@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 
 from ..dtypes import dtype_name
@@ -19,7 +20,7 @@ from ..kernels.block_attention import block_attention
 from ..kernels.block_matmul import Weights, block_matmul
 from ..kernels.fused import Causal, grouped_attention, rms_norm
 from ..kernels.metal import Metal
-from ..kernels.products import Narrowing, by_columns, times_columns
+from ..kernels.products import Narrowing, by_columns, narrows, times_columns
 from .finding import Finding
 
 ROWS = (2, 8, 16)
@@ -31,9 +32,6 @@ _EXACT = {mx.float32: 2e-5, mx.float16: 5e-3, mx.bfloat16: 3e-2}
 
 Call = Callable[[int, int], mx.array]
 """Told the first row and the one after the last: what the op gives for them in one block."""
-
-
-Norm = Callable[[mx.array, mx.array, float], mx.array]
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def _products(
     truth_4 = _wide(rows) @ _wide(mx.dequantize(*packed, group_size=32, bits=4)).T
 
     def product(weights: Weights, metal: Metal | None) -> Call:
-        return lambda start, stop: block_matmul(rows[start:stop], weights, metal=metal)
+        return _of_rows(partial(block_matmul, weights=weights, metal=metal), rows)
 
     yield Op(f"matmul {shape}", dtype, product(Weights(matrix), None), truth)
     yield Op(f"4-bit matmul {shape}", dtype, product(stored, None), truth_4)
@@ -145,21 +143,18 @@ def _products(
         yield Op(f"our matmul {shape}", dtype, product(Weights(matrix), metal), truth)
         yield Op(f"our 4-bit matmul {shape}", dtype, product(stored, metal), truth_4)
     else:
-        yield Op(f"matmul by columns {shape}", dtype, _by_columns(rows, matrix), truth)
-        if outputs <= inputs:
-            yield Op(f"narrowing matmul {shape}", dtype, _narrowing(rows, matrix), truth)
+        by_order = partial(times_columns, matrix=by_columns(matrix).T)
+        yield Op(f"matmul by columns {shape}", dtype, _of_rows(by_order, rows), truth)
+        layer = nn.Linear(inputs, outputs, bias=False)
+        layer.weight = matrix
+        if narrows(layer):
+            layer.__class__ = Narrowing
+            yield Op(f"narrowing matmul {shape}", dtype, _of_rows(layer, rows), truth)
 
 
-def _by_columns(rows: mx.array, matrix: mx.array) -> Call:
-    columns = by_columns(matrix).T
-    return lambda start, stop: times_columns(rows[start:stop], columns)
-
-
-def _narrowing(rows: mx.array, matrix: mx.array) -> Call:
-    outputs, inputs = matrix.shape
-    layer = Narrowing(inputs, outputs, bias=False)
-    layer.weight = matrix
-    return lambda start, stop: layer(rows[start:stop])
+def _of_rows(op: Callable[[mx.array], mx.array], rows: mx.array) -> Call:
+    """What `op` gives for some of `rows` `[16, ...]`."""
+    return lambda start, stop: op(rows[start:stop])
 
 
 def _attention(
@@ -224,12 +219,8 @@ def _norms(width: int) -> Iterator[Op]:
     truth = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * _wide(weight)
 
     for name, norm in (("norm", mx.fast.rms_norm), ("fused norm", rms_norm)):
-        call = partial(_normed, norm, rows, weight)
+        call = _of_rows(partial(norm, weight=weight, eps=1e-6), rows)
         yield Op(f"{name} of {width}", mx.float32, call, truth)
-
-
-def _normed(norm: Norm, rows: mx.array, weight: mx.array, start: int, stop: int) -> mx.array:
-    return norm(rows[start:stop], weight, 1e-6)
 
 
 def _normal(shape: tuple[int, ...], dtype: mx.Dtype, seed: int) -> mx.array:
