@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import DFlashError
+from .whole_file import read_object
 
 
 @dataclass(frozen=True)
@@ -27,20 +28,11 @@ def read_json(path: Path, cure: str = "fetch it again") -> dict[str, Any]:
     """The JSON object in `path`; raises DFlashError, with the cure, if there is none."""
     if not path.parent.is_dir():
         raise DFlashError(f"There is no model folder {path.parent}.")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DFlashError(
-            f"{path.parent} has no {path.name}: give the folder that holds {path.name} and"
-            " *.safetensors."
-        ) from None
-    except OSError as error:
-        raise DFlashError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError):
-        raise DFlashError(f"{path} is damaged: it does not hold JSON; {cure}.") from None
-    if not isinstance(value, dict):
-        raise DFlashError(f"{path} does not hold a JSON object; {cure}.")
-    return value
+    missing = (
+        f"{path.parent} has no {path.name}: give the folder that holds {path.name} and"
+        " *.safetensors."
+    )
+    return read_object(path, cure, missing)
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:

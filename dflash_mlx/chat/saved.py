@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TypeGuard
 
 from ..errors import DFlashError, UsageError
-from .state import read_json, write_json
+from ..whole_file import read_object
+from .state import write_json
 
 Message = dict[str, str]
 _FORMAT = 1
@@ -47,7 +48,7 @@ class SavedConversations:
             close = difflib.get_close_matches(name, self.names(), 1)
             hint = f"did you mean {close[0]}?" if close else "/load lists what there is."
             raise UsageError(f"There is no conversation named {name}: {hint}")
-        content = read_json(path)
+        content = read_object(path, "delete it")
         messages = content.get("messages")
         if content.get("format") != _FORMAT or not _are_messages(messages):
             raise DFlashError(f"{path} is not a conversation that this version can read.")

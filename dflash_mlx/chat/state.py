@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import DFlashError
 from ..hub.store import home, writing
-from ..whole_file import replacing
+from ..whole_file import read_object, replacing
 
 
 def state_folder() -> Path:
@@ -38,19 +38,6 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
         new.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises DFlashError where there is none."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DFlashError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise DFlashError(f"{path} is damaged: it does not hold JSON; delete it.") from error
-    if not isinstance(value, dict):
-        raise DFlashError(f"{path} holds no JSON object; delete it.")
-    return value
-
-
 @dataclass(frozen=True)
 class PairNames:
     """The pair that a chat talks with, by the names that load it again."""
@@ -73,7 +60,7 @@ def last_pair(folder: Path) -> PairNames | None:
     path = folder / "last-pair.json"
     if not os.path.lexists(path):
         return None
-    value = read_json(path)
+    value = read_object(path, "delete it")
     names = value.get("model"), value.get("draft_model")
     if not all(isinstance(name, str) for name in names):
         raise DFlashError(f"{path} names no pair.")
